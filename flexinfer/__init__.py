@@ -1,0 +1,43 @@
+"""Rollouts and evaluation from the trainer's own weights, on one GPU.
+
+`Engine`, `SamplingParams` and `Completion` are imported on first use, so that `import flexinfer`
+does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flexinfer.config import EngineConfig, ModelOptions, SamplingParams
+    from flexinfer.engine.engine import Engine
+    from flexinfer.engine.outputs import Completion, Request, RequestOutput
+
+__version__ = "0.1.0"
+__all__ = [
+    "Completion",
+    "Engine",
+    "EngineConfig",
+    "ModelOptions",
+    "Request",
+    "RequestOutput",
+    "SamplingParams",
+]
+
+_HOMES = {
+    "Engine": "flexinfer.engine.engine",
+    "Completion": "flexinfer.engine.outputs",
+    "Request": "flexinfer.engine.outputs",
+    "RequestOutput": "flexinfer.engine.outputs",
+    "EngineConfig": "flexinfer.config",
+    "ModelOptions": "flexinfer.config",
+    "SamplingParams": "flexinfer.config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'flexinfer' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,1 @@
+"""Paged attention that knows no model: specs, tables, masks, caches and back ends."""

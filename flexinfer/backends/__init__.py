@@ -1,0 +1,1 @@
+"""One rollout protocol and its implementations."""

@@ -1,0 +1,194 @@
+"""Frozen, validated settings: what a user may ask for, with the flag's name in every complaint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from flexinfer.errors import UsageError
+
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+Device = Literal["auto", "cpu", "cuda"]
+AttentionBackend = Literal["auto", "flex", "triton", "dense"]
+LoadFormat = Literal["auto", "dummy"]
+LoraMode = Literal["merged", "runtime"]
+ChatTemplate = Literal["auto", "grpo", "native", "none"]
+Report = Callable[[str, int, int], None]
+"""Progress of long work: (what is being done, units done, units in all; 0 where unknown)."""
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def quiet(stage: str, done: int, total: int) -> None:
+    """Report progress to nobody."""
+
+
+def parse_size(text: str, flag: str) -> int:
+    """Read `8GiB`, `512MiB`, `4k` or a plain number; KiB, MiB and GiB are binary."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    unit = match.group(2).removesuffix("b") if match else ""
+    unit = match.group(2) if match and match.group(2) in _UNITS else unit
+    if match is None or unit not in _UNITS:
+        raise UsageError(f"{flag} {text!r} is not a size", hint="write it like 8GiB, 512MiB or 4k")
+    return int(float(match.group(1)) * _UNITS[unit])
+
+
+def _require(ok: bool, flag: str, value: object, allowed: str) -> None:
+    """Raise a UsageError that names the flag, the value and what is allowed."""
+    if not ok:
+        raise UsageError(f"{flag} is {value!r}; allowed: {allowed}")
+
+
+def _one_of(flag: str, value: str, choices: Any) -> None:
+    """Raise unless `value` is one of a Literal's values."""
+    _require(value in get_args(choices), flag, value, ", ".join(get_args(choices)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Which weights, in which form; `model` is an alias, hub id, folder or `.gguf` file."""
+
+    model: str
+    load_format: LoadFormat = "auto"
+    adapter: str | None = None
+    lora_mode: LoraMode = "merged"
+    load_in_4bit: bool = False
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    chat_template: ChatTemplate = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every choice."""
+        _require(
+            bool(self.model.strip()),
+            "--model",
+            self.model,
+            "an alias, a hub id, a folder or a .gguf file",
+        )
+        _one_of("--load-format", self.load_format, LoadFormat)
+        _one_of("--lora-mode", self.lora_mode, LoraMode)
+        _one_of("--dtype", self.dtype, Dtype)
+        _one_of("--device", self.device, Device)
+        _one_of("--chat-template", self.chat_template, ChatTemplate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """How the engine runs; None means "decide from the model, the work and the device, and say so".
+
+    `max_seq_length` counts prompt and new tokens; `page_size` is in tokens; `kv_memory` is in bytes
+    and counts reserved pages too; `prefill_tokens` is the token budget of one prefill step.
+    """
+
+    max_batch_size: int = 64
+    max_seq_length: int | None = None
+    page_size: int | None = None
+    kv_memory: int | None = None
+    prefill_tokens: int = 8192
+    cuda_graphs: bool | None = None
+    attention: AttentionBackend = "auto"
+    fa4_prefill: bool | None = None
+    prefill_kernel_options: Mapping[str, Any] = field(default_factory=dict)
+    decode_kernel_options: Mapping[str, Any] = field(default_factory=dict)
+    batch_invariant: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _require(self.max_batch_size >= 1, "--max-batch-size", self.max_batch_size, "1 or more")
+        _require(
+            self.max_seq_length is None or self.max_seq_length >= 2,
+            "--max-seq-length",
+            self.max_seq_length,
+            "2 or more",
+        )
+        power = self.page_size is None or (
+            self.page_size >= 8 and self.page_size & (self.page_size - 1) == 0
+        )
+        _require(power, "--page-size", self.page_size, "a power of two, 8 or more")
+        _require(
+            self.kv_memory is None or self.kv_memory > 0,
+            "--kv-memory",
+            self.kv_memory,
+            "more than 0 bytes",
+        )
+        _require(self.prefill_tokens >= 1, "--prefill-tokens", self.prefill_tokens, "1 or more")
+        _one_of("--attention", self.attention, AttentionBackend)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How one request is sampled.
+
+    Temperature 0 is greedy; top_k 0 (or -1), top_p 1 and min_p 0 are off.
+    """
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: Sequence[str] = ()
+    ignore_eos: bool = False
+    n: int = 1
+    logprobs: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check ranges; -1 is accepted for `top_k` and kept as 0."""
+        _require(self.max_new_tokens >= 1, "--max-new-tokens", self.max_new_tokens, "1 or more")
+        _require(
+            0.0 <= self.temperature < float("inf"),
+            "--temperature",
+            self.temperature,
+            "0 (greedy) or more",
+        )
+        _require(
+            0.0 < self.top_p <= 1.0, "--top-p", self.top_p, "more than 0, at most 1 (1 is off)"
+        )
+        _require(self.top_k >= -1, "--top-k", self.top_k, "0 or -1 (off), or 1 and more")
+        _require(0.0 <= self.min_p <= 1.0, "--min-p", self.min_p, "0 (off) to 1")
+        _require(
+            0.0 < self.repetition_penalty < float("inf"),
+            "--repetition-penalty",
+            self.repetition_penalty,
+            "more than 0 (1 is off)",
+        )
+        _require(self.n >= 1, "-n", self.n, "1 or more")
+        _require(
+            all(isinstance(s, str) and s for s in self.stop),
+            "--stop",
+            list(self.stop),
+            "non-empty strings",
+        )
+        _require(self.seed is None or 0 <= self.seed < 2**63, "--seed", self.seed, "0 to 2**63 - 1")
+        object.__setattr__(self, "top_k", max(self.top_k, 0))
+        object.__setattr__(self, "stop", tuple(self.stop))
+
+
+def resolve_sampling(
+    given: Mapping[str, Any], generation_config: Mapping[str, Any]
+) -> SamplingParams:
+    """Fill what `given` leaves out (absent or None) from a generation_config, else greedy.
+
+    A generation_config counts only where it asks for sampling (`do_sample`); else temperature is 0.
+    """
+    defaults: dict[str, Any] = {}
+    if generation_config.get("do_sample"):
+        sampled = ("temperature", "top_p", "top_k", "min_p")
+        defaults = {"temperature": 1.0} | {
+            k: v for k in sampled if (v := generation_config.get(k)) is not None
+        }
+    for name in ("repetition_penalty", "max_new_tokens"):
+        if generation_config.get(name) is not None:
+            defaults[name] = generation_config[name]
+    known = {f.name for f in fields(SamplingParams)}
+    if unknown := sorted(set(given) - known):
+        raise UsageError(
+            f"unknown sampling option {unknown[0]!r}", hint="known: " + ", ".join(sorted(known))
+        )
+    return SamplingParams(**defaults | {k: v for k, v in given.items() if v is not None})

@@ -1,0 +1,1 @@
+"""Scheduling without tensors: sequences, pages and what the next step computes."""

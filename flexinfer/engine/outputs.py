@@ -1,0 +1,62 @@
+"""What goes into the engine and what comes out: plain frozen records, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flexinfer.config import SamplingParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One prompt, as token ids, and how to sample it."""
+
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """One sample of one prompt.
+
+    `token_ids` ends with the EOS where one was sampled; `text` holds neither EOS nor stop string.
+    `logprobs` are of the distribution that was sampled from (after penalty, temperature and
+    truncation), `policy_logprobs` of the temperature-scaled full vocabulary; natural logarithm, one
+    per token. At temperature 0 both are of the unscaled distribution.
+    `finish_reason` is "stop" or "length"; `stop` is the stop string or EOS id that ended it.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    policy_logprobs: tuple[float, ...]
+    finish_reason: str
+    stop: str | int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOutput:
+    """All samples of the call's request number `index`, or the one-line `error` why there are none."""
+
+    index: int
+    prompt_token_ids: tuple[int, ...]
+    outputs: tuple[Completion, ...] = ()
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
+class EngineStats:
+    """Counters since the engine was built; times in seconds of host wall clock."""
+
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    prefill_steps: int = 0
+    decode_steps: int = 0
+    graph_replays: int = 0
+    eager_steps: int = 0
+    preemptions: int = 0
+    load_s: float = 0.0
+    compile_s: float = 0.0
+    capture_s: float = 0.0
+    ttft_s: list[float] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)

@@ -1,0 +1,54 @@
+"""The exception tree of flexinfer; each class carries the exit code the command line gives it.
+
+FlexinferError            1  ran, but the verdict is negative or a write failed
++-- UsageError            2  a wrong option, name or file
++-- EnvironmentUnfit      3  this machine or installation cannot do it
++-- NotEnoughMemory       4  weights, activations or the KV cache do not fit
++-- RequestError          1  one request cannot be served, the others go on
++-- StaleWeights          1  a borrowed parameter has moved since the engine was built
++-- WriteFailed           1  an output could not be written
+"""
+
+from __future__ import annotations
+
+
+class FlexinferError(Exception):
+    """Base of every error a user can meet; `message` is one line, `hint` names the cure."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        """Keep the one-line `message` and the optional one-line `hint`."""
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(FlexinferError):
+    """Wrong usage or configuration."""
+
+    exit_code = 2
+
+
+class EnvironmentUnfit(FlexinferError):
+    """The machine or the installation cannot do what was asked."""
+
+    exit_code = 3
+
+
+class NotEnoughMemory(FlexinferError):
+    """The memory that was granted or exists does not hold what was asked."""
+
+    exit_code = 4
+
+
+class RequestError(FlexinferError):
+    """One request cannot be served; it becomes an error record and the others go on."""
+
+
+class StaleWeights(FlexinferError):
+    """A parameter the engine borrowed no longer lies where it was."""
+
+
+class WriteFailed(FlexinferError):
+    """An output file or stream could not be written."""

@@ -1,0 +1,1 @@
+"""One operation a file: the plain PyTorch form, which is the oracle."""

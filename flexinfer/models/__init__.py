@@ -1,0 +1,1 @@
+"""One functional walker per family over Hugging Face parameters; knows no pages."""

@@ -1,0 +1,1 @@
+"""What several tests need: tiny checkpoints, the Hugging Face oracle, fakes."""
