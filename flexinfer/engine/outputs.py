@@ -36,7 +36,7 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOutput:
-    """All samples of the call's request number `index`, or the one-line `error` why there are none."""
+    """All samples of request number `index` of the call, or the one-line `error` instead."""
 
     index: int
     prompt_token_ids: tuple[int, ...]
