@@ -1,0 +1,75 @@
+"""Random weights of a real shape: logits far from flat, and rounding that does not grow with depth.
+
+The scales below keep three promises. Logits have a standard deviation of LOGIT_STD. All residual
+branches together weigh as much as the embedding, so each adds little and an error passes through
+instead of growing. Attention scores have a standard deviation of about 1: neither flat nor chaotic.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from flexinfer.config import Report, quiet
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+LOGIT_STD = 2.5
+_GATED_RMS = 0.6
+"""Root mean square of silu(g) * u, and nearly of gelu(g) * u, for standard normal g and u."""
+
+
+@torch.no_grad()
+def fill(model: PreTrainedModel, seed: int, report: Report = quiet) -> None:
+    """Draw all parameters of `model` in place, on its own device, from a generator of its own."""
+    generator = torch.Generator(model.device).manual_seed(seed)
+    tensors = dict(model.named_parameters())
+    for done, (name, tensor) in enumerate(tensors.items()):
+        _draw(name, tensor, model.config, generator)
+        report("drawing weights", done + 1, len(tensors))
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            nn.init.ones_(buffer)
+
+
+def _draw(name: str, tensor: Tensor, config: PreTrainedConfig, generator: torch.Generator) -> None:
+    """Fill one parameter: a matrix with a normal, a norm's weight with a constant or signs."""
+    if name == "model.norm.weight":
+        # Random signs: with a tied head a token's own logit would otherwise outweigh all others.
+        tensor.bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
+    elif tensor.dim() == 1:
+        tensor.fill_(0.0 if name.endswith("bias") else _norm_weight(name, tensor, config))
+    else:
+        tensor.normal_(0.0, _std(name, tensor, config), generator=generator)
+
+
+def _norm_weight(name: str, weight: Tensor, config: PreTrainedConfig) -> float:
+    """Return the constant weight of a norm; Gemma's post norms set the size of its branches."""
+    gemma = config.model_type == "gemma4_text"
+    if gemma and name.endswith(("q_norm.weight", "k_norm.weight")):
+        return float(weight.shape[0]) ** -0.25  # Gemma's attention scale is 1, not head_dim**-0.5
+    if gemma and ".post_" in name:
+        return LOGIT_STD / math.sqrt(3 * config.num_hidden_layers)
+    return 1.0
+
+
+def _std(name: str, weight: Tensor, config: PreTrainedConfig) -> float:
+    """Return the standard deviation of a matrix [out, in]."""
+    fan_in = weight.shape[1]
+    hidden = LOGIT_STD / math.sqrt(config.hidden_size)
+    branch = hidden / math.sqrt(2 * config.num_hidden_layers)
+    if name.endswith(("embed_tokens.weight", "lm_head.weight")):
+        return hidden
+    if name.endswith("embed_tokens_per_layer.weight"):
+        return config.hidden_size_per_layer_input**-0.5
+    if name.endswith("per_layer_input_gate.weight"):
+        return fan_in**-0.5 / LOGIT_STD
+    if config.model_type != "gemma4_text" and name.endswith("o_proj.weight"):
+        return branch / math.sqrt(fan_in)
+    if config.model_type != "gemma4_text" and name.endswith("down_proj.weight"):
+        return branch / math.sqrt(fan_in) / _GATED_RMS
+    return fan_in**-0.5

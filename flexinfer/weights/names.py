@@ -1,0 +1,136 @@
+"""What `--model` may say: aliases, hub ids, folders and `.gguf` files, told apart without torch."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+
+from flexinfer.errors import UsageError
+
+TINY = "tiny-gemma4"
+LARGE = "gemma-4-E2B-it"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        LARGE: ("unsloth/gemma-4-E2B-it", "google/gemma-4-E2B-it"),
+        "gemma-4-E4B-it": ("unsloth/gemma-4-E4B-it", "google/gemma-4-E4B-it"),
+        "qwen3-0.6b": ("Qwen/Qwen3-0.6B", "unsloth/Qwen3-0.6B"),
+        "qwen3-4b": ("Qwen/Qwen3-4B", "unsloth/Qwen3-4B"),
+        "qwen3-4b-base": ("Qwen/Qwen3-4B-Base", "unsloth/Qwen3-4B-Base"),
+        "llama-3.2-1b-instruct": (
+            "unsloth/Llama-3.2-1B-Instruct",
+            "meta-llama/Llama-3.2-1B-Instruct",
+        ),
+        "llama-3.2-3b-instruct": (
+            "unsloth/Llama-3.2-3B-Instruct",
+            "meta-llama/Llama-3.2-3B-Instruct",
+        ),
+        "smollm2-135m-instruct": ("HuggingFaceTB/SmolLM2-135M-Instruct",),
+        TINY: (),
+    }
+)
+"""Alias -> hub ids in order of preference; each but the embedded one has assets/configs/ALIAS.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelName:
+    """Where a model comes from: exactly one of `hub_ids`, `folder` and `gguf` is set.
+
+    `config` names the embedded config in assets/configs/, where there is one.
+    """
+
+    name: str
+    hub_ids: tuple[str, ...] = ()
+    folder: Path | None = None
+    gguf: Path | None = None
+    config: str | None = None
+
+
+def resolve(model: str) -> ModelName:
+    """Tell an alias, a hub id, a folder and a `.gguf` file apart; raises UsageError, no network."""
+    if alias := _alias(model):
+        return alias
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return ModelName(name=model, folder=path)
+    if path.is_file():
+        return _file(model, path)
+    if _HUB_ID.fullmatch(model) and path.suffix.lower() != ".gguf":
+        return ModelName(name=model, hub_ids=(model,))
+    if "/" in model or "\\" in model or path.suffix.lower() == ".gguf":
+        raise UsageError(f"--model {model}: there is no such file or folder")
+    if is_cached(model):
+        return ModelName(name=model, hub_ids=(model,))
+    raise UsageError(
+        f"--model {model!r} is no alias, folder or cached hub id",
+        hint=f"nearest alias: {nearest(model)}; all: {', '.join(ALIASES)}",
+    )
+
+
+def nearest(model: str) -> str:
+    """Return the alias that is spelled most like `model`."""
+    by_lower = {alias.lower(): alias for alias in ALIASES}
+    return by_lower[difflib.get_close_matches(model.lower(), by_lower, n=1, cutoff=0.0)[0]]
+
+
+def tiny_folder() -> Path:
+    """Return the folder of the embedded model and its byte tokenizer."""
+    return Path(str(files("flexinfer") / "assets" / "tiny_gemma4"))
+
+
+def config_file(config: str) -> Path:
+    """Return the path of the embedded config `config`."""
+    return Path(str(files("flexinfer") / "assets" / "configs" / f"{config}.json"))
+
+
+def choose_default(cuda: bool) -> tuple[str, str]:
+    """Return (alias, one-line reason) of the model that runs where `--model` is not given."""
+    if cuda:
+        return LARGE, f"--model not given: {LARGE}, since a CUDA device is present"
+    return TINY, f"--model not given: {TINY} (embedded), since there is no CUDA device"
+
+
+def default_model() -> tuple[str, str]:
+    """Return (alias, one-line reason) for this machine; imports torch."""
+    import torch
+
+    return choose_default(torch.cuda.is_available())
+
+
+def is_cached(hub_id: str) -> bool:
+    """Tell whether the hub cache holds a config.json of `hub_id`; no network."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(hub_id, "config.json"), str)
+    except HFValidationError:
+        return False
+
+
+def _alias(model: str) -> ModelName | None:
+    """Find `model` among aliases and their hub ids, whatever its case."""
+    for alias, hub_ids in ALIASES.items():
+        if model.lower() == TINY and alias == TINY:
+            return ModelName(name=TINY, folder=tiny_folder())
+        if model.lower() == alias.lower():
+            return ModelName(name=alias, hub_ids=hub_ids, config=alias)
+        if model.lower() in (hub_id.lower() for hub_id in hub_ids) and not Path(model).exists():
+            return ModelName(name=model, hub_ids=(model,), config=alias)
+    return None
+
+
+def _file(model: str, path: Path) -> ModelName:
+    """Accept a `.gguf` file; say what to give instead for any other."""
+    if path.suffix.lower() == ".gguf":
+        return ModelName(name=path.stem, gguf=path)
+    raise UsageError(
+        f"--model {model} is a file, but not a .gguf one",
+        hint=f"give the folder that holds config.json: --model {path.parent}",
+    )

@@ -1,0 +1,59 @@
+"""A model without weights: built on the meta device, then given memory and its computed buffers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from flexinfer.weights.families import causal_lm
+from flexinfer.weights.pack import allocate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+_EMBED_WIDTH = {
+    "embed_tokens": "hidden_size",
+    "embed_tokens_per_layer": "hidden_size_per_layer_input",
+}
+
+
+def shell(config: PreTrainedConfig) -> PreTrainedModel:
+    """Return the *ForCausalLM of `config` on the meta device, in eval mode: shapes, no memory."""
+    with torch.device("meta"):
+        model = causal_lm(config)(config)
+    evaluating: PreTrainedModel = model.eval()
+    return evaluating
+
+
+def weight_bytes(model: nn.Module, dtype: torch.dtype) -> int:
+    """Return the bytes of all parameters in `dtype`, tied ones counted once."""
+    return sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
+
+
+def materialise(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:
+    """Turn a shell into a model on `device`, its parameters packed but not yet filled.
+
+    No random number is drawn and no weight exists twice. Computed buffers (rope frequencies,
+    embedding scales) are right; parameters and persistent buffers are for the caller to fill.
+    """
+    model.config.dtype = dtype
+    allocate(model, dtype, device)
+    for name, value in _computed(model).items():
+        parent, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(parent), leaf, value.to(device))
+    named = [*model.named_parameters(), *model.named_buffers()]
+    left = [name for name, tensor in named if tensor.is_meta]
+    assert not left, f"no value for {left}"
+
+
+def _computed(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the values of all buffers that no checkpoint holds, by name, on the CPU."""
+    rotary = type(model.get_submodule("model.rotary_emb"))(model.config)
+    values = {f"model.rotary_emb.{name}": value for name, value in rotary.named_buffers()}
+    for name, _ in model.named_buffers():
+        if name.endswith(".embed_scale"):
+            width = model.config.to_dict()[_EMBED_WIDTH[name.split(".")[-2]]]
+            values[name] = torch.tensor(width**0.5)
+    return values
