@@ -1,0 +1,61 @@
+"""Where a walker's tensors come from: a Hugging Face module, read by checkpoint name."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from flexinfer.errors import UsageError
+from flexinfer.models.layers import Dense, Leaf
+
+
+class Source(Protocol):
+    """Tensors and leaves by checkpoint name; names are relative to the text model's root."""
+
+    def tensor(self, name: str) -> Tensor:
+        """Return the tensor `name`, sharing its storage."""
+        ...
+
+    def linear(self, name: str) -> Leaf:
+        """Return the linear map whose weight is `name.weight`."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Say whether there is a tensor `name`."""
+        ...
+
+
+class ModuleSource:
+    """A Source over parameters and buffers of a module, which is read and never changed.
+
+    `root` is the prefix of the text model (`model.`); the head is looked up beside it.
+    """
+
+    def __init__(self, module: nn.Module, root: str) -> None:
+        """Take detached views of all tensors; raise UsageError if they lie on several devices."""
+        named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers()]
+        self._tensors = {name: tensor.detach() for name, tensor in named}
+        self._root = root
+        devices = sorted({str(p.device) for p in module.parameters()})
+        if len(devices) > 1:
+            raise UsageError(
+                f"the model is spread over {', '.join(devices)}", hint="load it on one device"
+            )
+
+    def has(self, name: str) -> bool:
+        """Say whether the module has a tensor `name`, under the root or beside it."""
+        return self._root + name in self._tensors or name in self._tensors
+
+    def tensor(self, name: str) -> Tensor:
+        """Return the tensor `name`, detached, sharing its storage."""
+        inner = self._tensors.get(self._root + name)
+        found = inner if inner is not None else self._tensors.get(name)
+        if found is None:
+            raise UsageError(f"the model has no tensor {self._root + name!r}")
+        return found
+
+    def linear(self, name: str) -> Leaf:
+        """Return `name` as a Dense leaf with the bias it has."""
+        bias = f"{name}.bias"
+        return Dense(self.tensor(f"{name}.weight"), self.tensor(bias) if self.has(bias) else None)
