@@ -1,0 +1,76 @@
+"""The engine of this package as a rollout back end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel
+
+from flexinfer.config import EngineConfig, Report
+from flexinfer.engine.engine import Engine
+from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
+from flexinfer.weights.load import LoadedModel
+
+
+@dataclass(frozen=True)
+class FlexBackend:
+    """One engine, seen through the protocol."""
+
+    engine: Engine
+    name: str = "flex"
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What runs and why, as the engine says it."""
+        return self.engine.notices
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's own counters."""
+        return self.engine.stats
+
+    def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
+        """Serve every request, in input order."""
+        return self.engine.generate(requests)
+
+    def close(self) -> None:
+        """Give the KV cache and the graphs back."""
+        self.engine.close()
+
+
+@dataclass(frozen=True)
+class FlexCheckpoint:
+    """Loaded weights that engines borrow, one engine at a time."""
+
+    loaded: LoadedModel
+    backend_name: str = "flex"
+
+    @property
+    def model_name(self) -> str:
+        """The model's name as reports show it."""
+        return self.loaded.name
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding table."""
+        return int(self.module.get_input_embeddings().weight.shape[0])
+
+    @property
+    def device(self) -> str:
+        """Where the weights lie: `cpu` or `cuda`."""
+        return str(next(self.module.parameters()).device.type)
+
+    @property
+    def load_s(self) -> float:
+        """Seconds that loading took."""
+        return self.loaded.load_s
+
+    @property
+    def module(self) -> PreTrainedModel:
+        """The Hugging Face module the engines read."""
+        return self.loaded.module
+
+    def open(self, config: EngineConfig, report: Report) -> FlexBackend:
+        """Build an engine over the same weights."""
+        return FlexBackend(Engine(self.loaded, config, report))

@@ -1,0 +1,81 @@
+"""The one protocol of rollout back ends: what bench and train-grpo may ask of any engine.
+
+A `Checkpoint` is weights in memory (or known by name); a `Backend` is an engine opened over them.
+Several back ends may be opened over one checkpoint, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from flexinfer.config import EngineConfig, Report
+from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class Backend(Protocol):
+    """An engine that turns requests into samples; whoever opened it closes it."""
+
+    @property
+    def name(self) -> str:
+        """The word that chose it: `flex`, `hf`, `hf-cb` or `vllm`."""
+        ...
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What runs and why, one line each."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats:
+        """Counters since the back end was opened; they only grow."""
+        ...
+
+    def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
+        """Serve every request, in input order; one that cannot be served carries its `error`."""
+        ...
+
+    def close(self) -> None:
+        """Give the KV cache and the graphs back; the checkpoint stays usable."""
+        ...
+
+
+class Checkpoint(Protocol):
+    """Weights loaded once, over which back ends are opened."""
+
+    @property
+    def backend_name(self) -> str:
+        """The name of the back ends it opens."""
+        ...
+
+    @property
+    def model_name(self) -> str:
+        """The model's name as reports show it."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding table: token ids are below it."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda`: where the weights lie."""
+        ...
+
+    @property
+    def load_s(self) -> float:
+        """Seconds that loading took."""
+        ...
+
+    @property
+    def module(self) -> PreTrainedModel | None:
+        """The Hugging Face module behind it, or None where the back end shows none."""
+        ...
+
+    def open(self, config: EngineConfig, report: Report) -> Backend:
+        """Build a back end; raises NotEnoughMemory or EnvironmentUnfit where `config` cannot be."""
+        ...

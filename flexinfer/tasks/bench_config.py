@@ -1,0 +1,107 @@
+"""What bench measures: a frozen, validated config, and the texts a command line hands over."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from flexinfer.backends.choose import check_backend
+from flexinfer.errors import EnvironmentUnfit, UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """The workload, the rounds, what to sweep and what to hold the outcome against.
+
+    `prompt_length` is `LOW:HIGH` or one number, in tokens, both ends included. `batch_sizes` is
+    the sweep (empty: the engine config's own). `temperature` 0 is greedy. `fail_below` is the
+    percent of decode tokens a second a run may lose against `baseline` (a file bench wrote).
+    """
+
+    backends: tuple[str, ...] = ("flex",)
+    n_prompts: int = 64
+    n_rounds: int = 5
+    max_new_tokens: int = 512
+    prompt_length: str = "64:256"
+    ignore_eos: bool = True
+    temperature: float = 1.0
+    batch_sizes: tuple[int, ...] = ()
+    baseline: str | None = None
+    fail_below: float | None = None
+    stats_path: str | None = None
+    report_file: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every value; raises UsageError, or EnvironmentUnfit for what is yet to come."""
+        for flag, count in (
+            ("--n-prompts", self.n_prompts),
+            ("--n-rounds", self.n_rounds),
+            ("--max-new-tokens", self.max_new_tokens),
+        ):
+            _check(count >= 1, flag, count, "1 or more")
+        _check(bool(self.backends), "--backend", self.backends, "at least one back end")
+        _distinct("--backend", self.backends)
+        _distinct("--max-batch-size", self.batch_sizes)
+        _check(
+            all(size >= 1 for size in self.batch_sizes),
+            "--max-batch-size",
+            self.batch_sizes,
+            "numbers of 1 or more",
+        )
+        warm = 0.0 <= self.temperature < math.inf
+        _check(warm, "--temperature", self.temperature, "0 (greedy) or more")
+        _check(0 <= self.seed < 2**62, "--seed", self.seed, "0 to 2**62 - 1")
+        self._check_baseline()
+        assert self.lengths
+        for name in self.backends:
+            check_backend(name)
+        if self.report_file is not None:
+            raise EnvironmentUnfit(
+                "--report is not in this version",
+                hint="take --stats-path FILE or --format json, csv or md",
+            )
+
+    def _check_baseline(self) -> None:
+        """Check the threshold and that it has something to be held against."""
+        limit = self.fail_below
+        ok = limit is None or 0.0 <= limit < 100.0
+        _check(ok, "--fail-below", limit, "a percentage from 0 to under 100")
+        if limit is not None and self.baseline is None:
+            raise UsageError(
+                "--fail-below has nothing to compare with",
+                hint="give --baseline FILE, a file that --stats-path wrote",
+            )
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Shortest and longest prompt, in tokens, both included; raises UsageError."""
+        match = re.fullmatch(r"\s*(\d+)\s*(?::\s*(\d+)\s*)?", self.prompt_length)
+        low = int(match.group(1)) if match else 0
+        high = int(match.group(2) or low) if match else 0
+        _check(1 <= low <= high, "--prompt-length", self.prompt_length, "LOW:HIGH, as in 64:256")
+        return low, high
+
+
+def parse_batch_sizes(text: str) -> tuple[int, ...]:
+    """Read `64` or `1,8,32` (the value of --max-batch-size); raises UsageError."""
+    parts = [part.strip() for part in text.split(",")]
+    _check(
+        all(part.isascii() and part.isdigit() and int(part) for part in parts),
+        "--max-batch-size",
+        text,
+        "a number, or several as in 1,8,32",
+    )
+    return tuple(int(part) for part in parts)
+
+
+def _check(ok: bool, flag: str, value: object, allowed: str) -> None:
+    """Raise a UsageError that names the flag, the value and what is allowed."""
+    if not ok:
+        raise UsageError(f"{flag} is {value!r}; allowed: {allowed}")
+
+
+def _distinct(flag: str, values: tuple[object, ...]) -> None:
+    """Raise where a value is named twice: two rows of one key cannot be told apart."""
+    _check(len(set(values)) == len(values), flag, list(values), "each value once")

@@ -1,0 +1,113 @@
+"""From timed calls and counters to the figures of a row: arithmetic only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median, median_low
+from typing import Any
+
+from flexinfer.tasks.bench_result import Roofline
+from flexinfer.tasks.bench_rounds import Call, Measured
+from flexinfer.tasks.roofline import StepCost, decode_bytes
+
+SAMPLES, SAMPLE_CHARACTERS = 3, 200
+
+
+def percentiles(values_s: Sequence[float]) -> dict[str, float] | None:
+    """Return p50, p90, p99 (nearest rank) and max of seconds, in milliseconds; None for none."""
+    ranked = sorted(values_s)
+    if not ranked:
+        return None
+    ranks = {f"p{p}": math.ceil(len(ranked) * p / 100) - 1 for p in (50, 90, 99)}
+    return {name: ranked[rank] * 1e3 for name, rank in ranks.items()} | {"max": ranked[-1] * 1e3}
+
+
+def figures(measured: Measured) -> dict[str, Any]:
+    """Return the fields of a row that the calls and counters give; flagged rounds stay out."""
+    good = [call for call in measured.rounds if call.problem is None]
+    prompt_tokens = sum(len(output.prompt_token_ids) for output in measured.warm_up.outputs)
+    during = measured.during
+    return _speed(good) | {
+        "capture_cudagraph": measured.before.graph_replays + during.graph_replays > 0,
+        "n_prompt_tokens": prompt_tokens,
+        "wall_times_s": tuple(call.wall_s for call in measured.rounds),
+        "round_tokens": tuple(call.tokens for call in measured.rounds),
+        "flagged_rounds": {
+            number: call.problem
+            for number, call in enumerate(measured.rounds, 1)
+            if call.problem is not None
+        },
+        "prefill_tps": _prefill_tps(measured.prefill, prompt_tokens),
+        "ttft_s": median(during.ttft_s) if during.ttft_s else None,
+        "step_ms": percentiles(during.step_s),
+        "compile_s": measured.before.compile_s + during.compile_s,
+        "capture_s": measured.before.capture_s + during.capture_s,
+        "warm_up_s": measured.warm_up.wall_s,
+        "graph_replays": during.graph_replays,
+        "eager_steps": during.eager_steps,
+        "preemptions": during.preemptions,
+        "sample_completions": _samples(measured.warm_up),
+    }
+
+
+def remarks(measured: Measured) -> tuple[str, ...]:
+    """Return what a reader of the figures must know: work that fell into the timed rounds."""
+    spent = measured.during.compile_s + measured.during.capture_s
+    late = (f"compiling and capture took {spent:.1f} s of the timed rounds",) if spent else ()
+    bad = next((call.problem for call in measured.prefill if call.problem is not None), None)
+    return late if bad is None else (*late, f"no prefill figure: {bad}")
+
+
+def roofline_figures(
+    measured: Measured, cost: StepCost | None, bandwidth: float | None, batch_size: int
+) -> Mapping[str, Any]:
+    """Return `roofline_pct` and `roofline`; nothing without a bandwidth, a shape or decode steps.
+
+    `bandwidth` is in bytes a second. Measured decode time is the median round less the median
+    one-token call, so prefill is on neither side.
+    """
+    good = [call for call in measured.rounds if call.problem is None]
+    first = [call.wall_s for call in measured.prefill if call.problem is None]
+    if cost is None or bandwidth is None or not good or not first:
+        return {}
+    prompts = [len(output.prompt_token_ids) for output in good[0].outputs]
+    floor_s = decode_bytes(cost, prompts, good[0].new_tokens, batch_size) / bandwidth
+    decode_s = median(call.wall_s for call in good) - median(first)
+    if floor_s <= 0.0 or decode_s <= 0.0:
+        return {}
+    roofline = Roofline(
+        weight_gb=cost.weight_bytes / 1e9,
+        kv_bytes_per_token=cost.kv_bytes_per_token,
+        copy_gb_per_s=bandwidth / 1e9,
+        decode_floor_s=floor_s,
+    )
+    return {"roofline_pct": 100.0 * floor_s / decode_s, "roofline": roofline}
+
+
+def _speed(good: Sequence[Call]) -> dict[str, Any]:
+    """Return walls and rates of the rounds that count; a rate is of one round, never mixed."""
+    if not good:
+        return {}
+    walls = [call.wall_s for call in good]
+    rates = [call.tokens / call.wall_s for call in good]
+    return {
+        "n_decoded_tokens": median_low(call.tokens for call in good),
+        "median_wall_s": median(walls),
+        "best_wall_s": min(walls),
+        "wall_spread_pct": 100.0 * (max(walls) - min(walls)) / median(walls),
+        "decode_tps_median": median(rates),
+        "decode_tps_best": max(rates),
+    }
+
+
+def _prefill_tps(calls: Sequence[Call], prompt_tokens: int) -> float | None:
+    """Return prompt tokens a second of the one-token calls."""
+    walls = [call.wall_s for call in calls if call.problem is None]
+    return prompt_tokens / median(walls) if walls else None
+
+
+def _samples(call: Call) -> tuple[str, ...]:
+    """Return the first completions' texts, shortened."""
+    texts = (completion.text for output in call.outputs for completion in output.outputs)
+    return tuple(text[:SAMPLE_CHARACTERS] for text, _ in zip(texts, range(SAMPLES), strict=False))

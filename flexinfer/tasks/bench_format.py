@@ -1,0 +1,127 @@
+"""A bench report as text: `table`, `json`, `csv` or `md`; pure functions from report to string."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from flexinfer.errors import UsageError
+from flexinfer.tasks.bench_result import DEFINITIONS, BenchReport, BenchResult
+
+Column = tuple[str, Callable[[BenchResult], str]]
+
+
+def render(report: BenchReport, form: str) -> str:
+    """Return `report` in one of FORMATS, ending in a newline; raises UsageError for another."""
+    if form not in FORMATS:
+        raise UsageError(f"--format is {form!r}; allowed: {', '.join(FORMATS)}")
+    return FORMATS[form](report)
+
+
+def as_table(report: BenchReport) -> str:
+    """Return aligned columns under a heading, then what needs saying in words."""
+    head = [name for name, _ in COLUMNS]
+    rows = [head, *([cell(row) for _, cell in COLUMNS] for row in report.results)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join([*_heading(report), "", *lines, "", *_words(report)]) + "\n"
+
+
+def as_markdown(report: BenchReport) -> str:
+    """Return a Markdown table with the same heading and words."""
+    head = [name for name, _ in COLUMNS]
+    rows = [[cell(row) for _, cell in COLUMNS] for row in report.results]
+    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---:"] * len(head), *rows]]
+    heading = [f"{line}  " for line in _heading(report)]
+    return "\n".join([*heading, "", *lines, "", *(f"- {w}" for w in _words(report))]) + "\n"
+
+
+def as_csv(report: BenchReport) -> str:
+    """Return one line per row with every field; lists and maps are JSON in their cell."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [field.name for field in fields(BenchResult)], lineterminator="\n")
+    writer.writeheader()
+    for row in report.results:
+        writer.writerow({name: _cell(value) for name, value in asdict(row).items()})
+    return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    """Return what a CSV cell holds: nothing for None, JSON for what has parts or is a truth."""
+    return json.dumps(value) if isinstance(value, tuple | dict | bool) else value
+
+
+def _number(value: float | None, digits: int) -> str:
+    """Format a figure; a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _step(row: BenchResult, name: str) -> str:
+    """Format one step percentile."""
+    return _number((row.step_ms or {}).get(name), 2)
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("backend", lambda row: row.backend),
+    ("batch", lambda row: str(row.max_batch_size)),
+    ("tok/s", lambda row: _number(row.decode_tps_median, 1)),
+    ("best", lambda row: _number(row.decode_tps_best, 1)),
+    ("wall s", lambda row: _number(row.median_wall_s, 3)),
+    ("prefill tok/s", lambda row: _number(row.prefill_tps, 0)),
+    ("ttft s", lambda row: _number(row.ttft_s, 3)),
+    ("step p50 ms", lambda row: _step(row, "p50")),
+    ("p99 ms", lambda row: _step(row, "p99")),
+    ("roofline %", lambda row: _number(row.roofline_pct, 1)),
+    ("peak GB", lambda row: _number(row.peak_memory_gb, 2)),
+)
+
+
+def _heading(report: BenchReport) -> list[str]:
+    """Return one line per model: what ran on which workload."""
+    lines = []
+    for row in report.results:
+        graphs = {True: "CUDA graphs", False: "no CUDA graphs", None: "not run"}
+        adapter = f", adapter {row.lora_adapter}" if row.lora_adapter else ""
+        lines.append(
+            f"{row.model_name} ({row.backend}{adapter}, {graphs[row.capture_cudagraph]}): "
+            f"{row.n_prompts} prompts of {row.prompt_length} tokens, {row.max_new_tokens} new"
+        )
+    return list(dict.fromkeys(lines))
+
+
+def _words(report: BenchReport) -> list[str]:
+    """Return what the columns cannot hold: the definition, problems, comparisons, the verdict."""
+    lines = [f"tok/s: {DEFINITIONS['decode_tps']}"]
+    for row in report.results:
+        label = f"{row.backend} batch {row.max_batch_size}"
+        lines += [f"{label}: failed: {row.error}"] if row.error else []
+        lines += [
+            f"{label}: round {number} left out: {problem}"
+            for number, problem in row.flagged_rounds.items()
+        ]
+    lines += [_change(asdict(comparison)) for comparison in report.comparisons]
+    return [*lines, f"verdict: {report.verdict}"]
+
+
+def _change(comparison: Mapping[str, Any]) -> str:
+    """Return one comparison as a line."""
+    if comparison["change_pct"] is None:
+        return f"{comparison['label']}: {comparison['note']}"
+    was, now = comparison["decode_tps_baseline"], comparison["decode_tps_now"]
+    word = " REGRESSION" if comparison["regression"] else ""
+    return (
+        f"{comparison['label']}: {comparison['change_pct']:+.1f} % ({was:.1f} -> {now:.1f}){word}"
+    )
+
+
+FORMATS: Mapping[str, Callable[[BenchReport], str]] = {
+    "table": as_table,
+    "json": BenchReport.to_json,
+    "csv": as_csv,
+    "md": as_markdown,
+}

@@ -1,0 +1,157 @@
+"""What bench reports: one frozen row per back end and batch size, and the document around them.
+
+Units: `_s` seconds of wall clock, `_ms` milliseconds, `_tps` tokens a second, `_gb` 10**9 bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Verdict = Literal["ok", "regression", "flagged", "failed", "interrupted"]
+SCHEMA_VERSION = 1
+DEFINITIONS: Mapping[str, str] = {
+    "decode_tps": "decoded tokens of one round over the wall clock of that same round, "
+    "the whole call, prefill included; median and best over the rounds that are not flagged",
+    "n_decoded_tokens": "decoded tokens of one round",
+    "prefill_tps": "prompt tokens over the median wall clock of a call with one new token",
+    "ttft_s": "median over the requests of the timed rounds, from the call's start",
+    "step_ms": "decode steps of the timed rounds, host wall clock",
+    "graph_replays": "in the timed rounds together, as eager_steps and preemptions",
+    "peak_memory_gb": "10**9 bytes allocated on the device from opening the engine to the last "
+    "round, weights included; without CUDA the process's largest resident set so far",
+    "roofline_pct": "bytes decoding must read over the copy bandwidth measured in this run, as a "
+    "percentage of the measured decode time (median wall less the one-token call)",
+}
+
+KEY = (
+    "backend",
+    "model_name",
+    "lora_adapter",
+    "max_batch_size",
+    "n_prompts",
+    "prompt_length",
+    "max_new_tokens",
+)
+"""What must be the same for the figures of two runs to be comparable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """The floor that `roofline_pct` compares with; `decode_floor_s` is for one round."""
+
+    weight_gb: float
+    kv_bytes_per_token: int
+    copy_gb_per_s: float
+    decode_floor_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchResult:
+    """Figures of one back end at one batch size; None is "does not apply", never zero.
+
+    `flagged_rounds` maps a round's number (from 1) to what was wrong with it; such a round enters
+    no median. `error` is why there are no figures at all.
+    """
+
+    backend: str
+    model_name: str
+    lora_adapter: str | None
+    max_batch_size: int
+    max_seq_length: int
+    n_prompts: int
+    prompt_length: str
+    max_new_tokens: int
+    capture_cudagraph: bool | None = None
+    n_prompt_tokens: int | None = None
+    n_decoded_tokens: int | None = None
+    wall_times_s: tuple[float, ...] = ()
+    round_tokens: tuple[int, ...] = ()
+    flagged_rounds: Mapping[int, str] = field(default_factory=dict)
+    median_wall_s: float | None = None
+    best_wall_s: float | None = None
+    wall_spread_pct: float | None = None
+    decode_tps_median: float | None = None
+    decode_tps_best: float | None = None
+    prefill_tps: float | None = None
+    ttft_s: float | None = None
+    step_ms: Mapping[str, float] | None = None
+    load_s: float | None = None
+    compile_s: float | None = None
+    capture_s: float | None = None
+    warm_up_s: float | None = None
+    graph_replays: int | None = None
+    eager_steps: int | None = None
+    preemptions: int | None = None
+    peak_memory_gb: float | None = None
+    peak_reserved_gb: float | None = None
+    roofline_pct: float | None = None
+    roofline: Roofline | None = None
+    sample_completions: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The values of KEY."""
+        return tuple(vars(self)[name] for name in KEY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One row against the baseline's row of the same key; `change_pct` below 0 is slower."""
+
+    label: str
+    decode_tps_baseline: float | None
+    decode_tps_now: float | None
+    change_pct: float | None
+    regression: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchReport:
+    """The whole run: what was asked, where it ran, the rows and the verdict."""
+
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    started_at: str
+    results: tuple[BenchResult, ...]
+    comparisons: tuple[Comparison, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of what happened; "flagged" is a round with other tokens than asked."""
+        if self.interrupted:
+            return "interrupted"
+        if any(row.error for row in self.results):
+            return "failed"
+        if any(comparison.regression for comparison in self.comparisons):
+            return "regression"
+        return "flagged" if any(row.flagged_rounds for row in self.results) else "ok"
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with: 0, 1, or 130 where it was interrupted."""
+        return {"ok": 0, "interrupted": 130}.get(self.verdict, 1)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON document as plain containers."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "command": "bench",
+            "started_at": self.started_at,
+            "config": dict(self.config),
+            "environment": dict(self.environment),
+            "definitions": dict(DEFINITIONS),
+            "results": [asdict(row) for row in self.results],
+            "comparisons": [asdict(comparison) for comparison in self.comparisons],
+            "verdict": self.verdict,
+        }
+
+    def to_json(self) -> str:
+        """Return the JSON document, indented, ending in a newline; refuses NaN and infinity."""
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n"

@@ -1,0 +1,153 @@
+"""One row per batch size: weights loaded once, an engine opened, measured and closed for each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flexinfer.backends.choose import load_checkpoint
+from flexinfer.backends.protocol import Checkpoint
+from flexinfer.config import EngineConfig, ModelOptions, Report
+from flexinfer.errors import FlexinferError, UsageError
+from flexinfer.tasks.bench_config import BenchConfig
+from flexinfer.tasks.bench_figures import figures, remarks, roofline_figures
+from flexinfer.tasks.bench_memory import peak, reset_peak
+from flexinfer.tasks.bench_result import BenchResult
+from flexinfer.tasks.bench_rounds import Clock, measure
+from flexinfer.tasks.bench_workload import workload
+from flexinfer.tasks.roofline import StepCost, copy_bandwidth, step_cost
+
+
+def checkpoint_cost(checkpoint: Checkpoint) -> StepCost | None:
+    """Return what a decode step of `checkpoint` reads, None where it shows no module."""
+    if checkpoint.module is None:
+        return None
+    from flexinfer.models.catalog import build_decoder
+
+    return step_cost(checkpoint.module, build_decoder(checkpoint.module).specs)
+
+
+def this_environment() -> Mapping[str, Any]:
+    """Return the facts of this machine and installation."""
+    from flexinfer.tasks.environment import environment
+
+    return environment()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rig:
+    """What bench touches outside itself; a test hands in fakes."""
+
+    load: Callable[[str, ModelOptions, Report], Checkpoint] = load_checkpoint
+    environment: Callable[[], Mapping[str, Any]] = this_environment
+    cost: Callable[[Checkpoint], StepCost | None] = checkpoint_cost
+    bandwidth: Callable[[str], float | None] = copy_bandwidth
+    clock: Clock = time.perf_counter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A loaded checkpoint, its prompts, and the (row without figures, engine config) to fill."""
+
+    checkpoint: Checkpoint
+    prompts: Sequence[tuple[int, ...]]
+    plans: Sequence[tuple[BenchResult, EngineConfig]]
+    cost: StepCost | None = None
+    bandwidth: float | None = None
+
+
+def prepare(
+    name: str,
+    options: ModelOptions,
+    engine_config: EngineConfig,
+    config: BenchConfig,
+    report: Report,
+    rig: Rig,
+) -> Job:
+    """Load back end `name`'s weights, draw the prompts, measure the device; raises as loading."""
+    checkpoint = rig.load(name, options, report)
+    prompts = workload(config.n_prompts, checkpoint.vocab_size, config.lengths, config.seed)
+    length = _sequence_length(engine_config, prompts, config.max_new_tokens)
+    sizes = config.batch_sizes or (engine_config.max_batch_size,)
+    engines = [replace(engine_config, max_batch_size=b, max_seq_length=length) for b in sizes]
+    return Job(
+        checkpoint=checkpoint,
+        prompts=prompts,
+        plans=[(_blank(checkpoint, options, config, engine), engine) for engine in engines],
+        cost=rig.cost(checkpoint),
+        bandwidth=rig.bandwidth(checkpoint.device),
+    )
+
+
+def measured_rows(
+    job: Job, config: BenchConfig, report: Report, clock: Clock
+) -> Iterator[BenchResult]:
+    """Yield the finished rows; an error of one is a row in a sweep, and raised if it is alone."""
+    alone = len(job.plans) * len(config.backends) == 1
+    for blank, engine in job.plans:
+        try:
+            yield _measured(job, blank, engine, config, report, clock)
+        except FlexinferError as error:
+            if alone:
+                raise
+            yield replace(blank, error=error.message)
+
+
+def _measured(
+    job: Job,
+    blank: BenchResult,
+    engine: EngineConfig,
+    config: BenchConfig,
+    report: Report,
+    clock: Clock,
+) -> BenchResult:
+    """Open one back end, measure it, close it, and fill its row."""
+    device = job.checkpoint.device
+    reset_peak(device)
+    with closing(job.checkpoint.open(engine, report)) as backend:
+        measured = measure(backend, config, job.prompts, report, clock)
+        notices = (*backend.notices, *remarks(measured))
+    memory = peak(device)
+    roofline = roofline_figures(measured, job.cost, job.bandwidth, engine.max_batch_size)
+    return replace(
+        blank,
+        **figures(measured),
+        **roofline,
+        peak_memory_gb=memory.allocated_gb,
+        peak_reserved_gb=memory.reserved_gb,
+        load_s=job.checkpoint.load_s,
+        notices=notices,
+    )
+
+
+def _blank(
+    checkpoint: Checkpoint, options: ModelOptions, config: BenchConfig, engine: EngineConfig
+) -> BenchResult:
+    """Return a row that says what will run, without figures."""
+    assert engine.max_seq_length is not None
+    return BenchResult(
+        backend=checkpoint.backend_name,
+        model_name=checkpoint.model_name,
+        lora_adapter=options.adapter,
+        max_batch_size=engine.max_batch_size,
+        max_seq_length=engine.max_seq_length,
+        n_prompts=config.n_prompts,
+        prompt_length=config.prompt_length,
+        max_new_tokens=config.max_new_tokens,
+    )
+
+
+def _sequence_length(
+    engine: EngineConfig, prompts: Sequence[tuple[int, ...]], max_new_tokens: int
+) -> int:
+    """Return the longest sequence of the workload, or a larger one that was asked for."""
+    needed = max(map(len, prompts)) + max_new_tokens
+    if engine.max_seq_length is None or engine.max_seq_length >= needed:
+        return engine.max_seq_length or needed
+    raise UsageError(
+        f"--max-seq-length {engine.max_seq_length} is too short for this workload",
+        hint=f"its longest prompt and --max-new-tokens take {needed}",
+    )
