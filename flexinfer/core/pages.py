@@ -50,6 +50,7 @@ class PagePool:
 
     def acquire(self) -> int:
         """Take a free page; the caller is its only holder."""
+        assert self._free, "no page is free"
         page = self._free.pop()
         self._references[page] = 1
         return page
