@@ -1,0 +1,111 @@
+"""A run held against an earlier file: what is a regression, what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.errors import UsageError
+from flexinfer.tasks.bench import BenchConfig, BenchReport, run_bench, write_stats
+from tests.support.fake_backend import fake_rig
+
+SMALL: dict[str, Any] = {
+    "n_prompts": 4,
+    "n_rounds": 1,
+    "max_new_tokens": 10,
+    "prompt_length": "5:9",
+}
+
+
+def run(seconds: float, **given: Any) -> BenchReport:
+    """Measure 40 tokens in `seconds`."""
+    rig, _ = fake_rig(seconds=lambda call, count, new: seconds)
+    return run_bench(
+        ModelOptions(model="fake-model"), EngineConfig(), BenchConfig(**SMALL | given), rig=rig
+    )
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> str:
+    """Write a baseline of 40 tokens a second at batch 64 and 8."""
+    path = tmp_path / "before.json"
+    write_stats(run(1.0, batch_sizes=(64, 8), stats_path=str(path)))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict"),
+    [(1.0, "ok"), (0.5, "ok"), (1.0 / 0.96, "ok"), (1.0 / 0.94, "regression"), (2.0, "regression")],
+)
+def test_slower_by_more_than_the_threshold_is_exit_1(
+    before: str, seconds: float, verdict: str
+) -> None:
+    report = run(seconds, baseline=before, fail_below=5.0)
+    assert report.verdict == verdict
+    assert report.exit_code == (verdict == "regression")
+    assert report.comparisons[0].change_pct == pytest.approx(100 * (1 / seconds - 1))
+
+
+def test_without_a_threshold_the_change_is_only_shown(before: str) -> None:
+    report = run(4.0, baseline=before)
+    assert report.verdict == "ok"
+    assert report.comparisons[0].change_pct == pytest.approx(-75.0)
+
+
+def test_rows_meet_their_own_key_only(before: str) -> None:
+    report = run(2.0, baseline=before, fail_below=5.0, batch_sizes=(4, 8))
+    fresh, known = report.comparisons
+    assert (fresh.change_pct, fresh.regression) == (None, False)
+    assert fresh.note == "no figure in the baseline"
+    assert known.regression
+
+
+def test_a_figure_that_was_lost_is_a_regression(before: str) -> None:
+    rig, _ = fake_rig(tamper=lambda call, outs: outs[:-1])
+    config = BenchConfig(**SMALL, baseline=before, fail_below=50.0)
+    report = run_bench(ModelOptions(model="fake-model"), EngineConfig(), config, rig=rig)
+    assert report.verdict == "regression"
+    assert report.comparisons[0].note == "no figure in this run"
+
+
+def test_another_workload_is_refused_before_anything_is_timed(before: str) -> None:
+    rig, held = fake_rig()
+    config = BenchConfig(**SMALL | {"max_new_tokens": 9}, baseline=before)
+    with pytest.raises(UsageError, match="max_new_tokens 9"):
+        run_bench(ModelOptions(model="fake-model"), EngineConfig(), config, rig=rig)
+    assert not held.opened
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "holds no bench results"),
+        ("{}", "holds no bench results"),
+        ('{"results": [1]}', "holds no bench results"),
+        ('{"results": [{"backend": "flex"}]}', "holds no bench results"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=complaint):
+        run(1.0, baseline=str(path))
+
+
+@pytest.mark.parametrize("figure", ["40", 0, -1.0, []])
+def test_a_figure_that_is_none_is_refused(before: str, figure: object) -> None:
+    document = json.loads(Path(before).read_text())
+    document["results"][0]["decode_tps_median"] = figure
+    Path(before).write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="holds no bench results"):
+        run(1.0, baseline=before)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        run(1.0, baseline=str(tmp_path / "none.json"))

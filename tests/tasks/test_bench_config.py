@@ -1,0 +1,82 @@
+"""What a user may ask bench for, and what is refused with the flag's name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.tasks.bench import BenchConfig, parse_batch_sizes
+
+
+def test_the_defaults_are_the_seed_workload() -> None:
+    config = BenchConfig()
+    assert (config.n_prompts, config.n_rounds, config.max_new_tokens) == (64, 5, 512)
+    assert config.lengths == (64, 256)
+    assert config.ignore_eos
+    assert config.temperature == 1.0
+    assert config.backends == ("flex",)
+
+
+@pytest.mark.parametrize(
+    ("flag", "given"),
+    [
+        ("--n-prompts", {"n_prompts": 0}),
+        ("--n-rounds", {"n_rounds": 0}),
+        ("--max-new-tokens", {"max_new_tokens": 0}),
+        ("--prompt-length", {"prompt_length": "0:4"}),
+        ("--prompt-length", {"prompt_length": "9:4"}),
+        ("--prompt-length", {"prompt_length": "-4"}),
+        ("--prompt-length", {"prompt_length": "4:5:6"}),
+        ("--prompt-length", {"prompt_length": ""}),
+        ("--backend", {"backends": ()}),
+        ("--backend", {"backends": ("flex", "flex")}),
+        ("--backend", {"backends": ("flexi",)}),
+        ("--max-batch-size", {"batch_sizes": (8, 0)}),
+        ("--max-batch-size", {"batch_sizes": (8, 8)}),
+        ("--temperature", {"temperature": -0.1}),
+        ("--temperature", {"temperature": math.inf}),
+        ("--temperature", {"temperature": math.nan}),
+        ("--seed", {"seed": -1}),
+        ("--fail-below", {"fail_below": 5.0}),
+        ("--fail-below", {"fail_below": -1.0, "baseline": "x.json"}),
+        ("--fail-below", {"fail_below": 100.0, "baseline": "x.json"}),
+    ],
+)
+def test_wrong_values_are_exit_2_with_the_flag(flag: str, given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        BenchConfig(**given)
+    assert caught.value.message.startswith(flag)
+
+
+@pytest.mark.parametrize(
+    ("flag", "given"),
+    [
+        ("--backend vllm", {"backends": ("flex", "vllm")}),
+        ("--report", {"report_file": "out.html"}),
+    ],
+)
+def test_what_is_yet_to_come_is_exit_3(flag: str, given: dict[str, Any]) -> None:
+    with pytest.raises(EnvironmentUnfit, match="not in this version") as caught:
+        BenchConfig(**given)
+    assert caught.value.message.startswith(flag)
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"), [("64:256", (64, 256)), ("128", (128, 128)), (" 5 : 7 ", (5, 7))]
+)
+def test_prompt_lengths(text: str, lengths: tuple[int, int]) -> None:
+    assert BenchConfig(prompt_length=text).lengths == lengths
+
+
+def test_batch_sizes_from_text() -> None:
+    assert parse_batch_sizes("64") == (64,)
+    assert parse_batch_sizes("1, 8,32") == (1, 8, 32)
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,,2", "1;2", "-1", "1.5", "²"])
+def test_batch_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="--max-batch-size"):
+        parse_batch_sizes(text)

@@ -1,0 +1,151 @@
+"""What leaves bench as text: every field that scripts rely on, in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.errors import NotEnoughMemory, UsageError
+from flexinfer.tasks.bench import (
+    FORMATS,
+    BenchConfig,
+    BenchReport,
+    BenchResult,
+    Comparison,
+    render,
+    run_bench,
+)
+from tests.support.fake_backend import fake_rig
+
+PROMISED = {
+    "backend",
+    "model_name",
+    "capture_cudagraph",
+    "lora_adapter",
+    "n_prompts",
+    "n_decoded_tokens",
+    "wall_times_s",
+    "median_wall_s",
+    "best_wall_s",
+    "decode_tps_median",
+    "decode_tps_best",
+    "max_new_tokens",
+    "peak_memory_gb",
+    "sample_completions",
+    "prefill_tps",
+    "ttft_s",
+    "step_ms",
+    "load_s",
+    "compile_s",
+    "capture_s",
+    "roofline_pct",
+    "graph_replays",
+    "eager_steps",
+    "preemptions",
+    "round_tokens",
+}
+
+
+@pytest.fixture(scope="module")
+def report() -> BenchReport:
+    """Return one finished row of 44 tokens in 4 s a round."""
+    rig, _ = fake_rig(seconds=lambda call, count, new: 4.0)
+    config = BenchConfig(n_prompts=4, max_new_tokens=11, prompt_length="5:9")
+    return run_bench(ModelOptions(model="fake-model"), EngineConfig(), config, rig=rig)
+
+
+def with_row(report: BenchReport, **changes: Any) -> BenchReport:
+    return replace(report, results=(replace(report.results[0], **changes),))
+
+
+def test_json_keeps_every_promise(report: BenchReport) -> None:
+    document = json.loads(render(report, "json"))
+    assert PROMISED <= set(document["results"][0])
+    assert {"schema_version", "command", "config", "environment", "started_at"} <= set(document)
+    assert document["command"] == "bench"
+    assert set(document["config"]) == {"model", "engine", "bench"}
+    assert document["environment"] == {"device": "fake"}
+    assert document["verdict"] == "ok"
+    assert "same round" in document["definitions"]["decode_tps"]
+    row = document["results"][0]
+    assert row["wall_times_s"] == [4.0] * 5
+    assert row["sample_completions"] == ["7" * 11] * 3
+    assert row["peak_memory_gb"] > 0
+    assert row["roofline_pct"] is None
+
+
+def test_json_names_the_flagged_round(report: BenchReport) -> None:
+    text = with_row(report, flagged_rounds={2: "43 tokens instead of 44"}).to_json()
+    assert json.loads(text)["results"][0]["flagged_rounds"] == {"2": "43 tokens instead of 44"}
+    assert json.loads(text)["verdict"] == "flagged"
+
+
+def test_json_refuses_what_is_no_number(report: BenchReport) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        with_row(report, ttft_s=float("nan")).to_json()
+
+
+def test_csv_holds_every_field_and_reads_back(report: BenchReport) -> None:
+    rows = list(csv.DictReader(io.StringIO(render(report, "csv"))))
+    assert list(rows[0]) == [field.name for field in fields(BenchResult)]
+    assert json.loads(rows[0]["round_tokens"]) == [44] * 5
+    assert float(rows[0]["decode_tps_median"]) == 11.0
+    assert rows[0]["lora_adapter"] == ""
+    assert rows[0]["capture_cudagraph"] == "true"
+
+
+def test_table_columns_line_up(report: BenchReport) -> None:
+    lines = render(report, "table").splitlines()
+    head, rule, row = (line for line in lines[2:5])
+    assert "fake-model" in lines[0]
+    assert len(head) == len(rule) == len(row)
+    at = head.index("tok/s") + len("tok/s")
+    assert row[:at].endswith(" 11.0")
+    assert max(map(len, (head, rule, row))) <= 100
+
+
+def test_markdown_rows_have_as_many_cells_as_the_head(report: BenchReport) -> None:
+    lines = [line for line in render(report, "md").splitlines() if line.startswith("|")]
+    assert len(lines) == 3
+    assert len({line.count("|") for line in lines}) == 1
+
+
+@pytest.mark.parametrize("form", ["table", "md"])
+def test_words_say_what_columns_cannot(report: BenchReport, form: str) -> None:
+    lost = Comparison(
+        label="flex fake-model batch 64",
+        decode_tps_baseline=22.0,
+        decode_tps_now=11.0,
+        change_pct=-50.0,
+        regression=True,
+    )
+    flagged = with_row(report, flagged_rounds={2: "43 tokens instead of 44"})
+    text = render(replace(flagged, comparisons=(lost,)), form)
+    assert "prefill included" in text
+    assert "round 2 left out: 43 tokens instead of 44" in text
+    assert "-50.0 % (22.0 -> 11.0) REGRESSION" in text
+    assert "verdict: regression" in text
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_row_without_figures_renders(form: str) -> None:
+    rig, held = fake_rig()
+
+    def refuse(config: EngineConfig) -> Any:
+        raise NotEnoughMemory("8 GB are missing")
+
+    held.open_backend = refuse
+    config = BenchConfig(n_prompts=2, max_new_tokens=4, prompt_length="5", batch_sizes=(1, 2))
+    report = run_bench(ModelOptions(model="fake-model"), EngineConfig(), config, rig=rig)
+    assert "8 GB are missing" in render(report, form)
+
+
+def test_an_unknown_format_is_exit_2(report: BenchReport) -> None:
+    with pytest.raises(UsageError, match="table, json, csv, md"):
+        render(report, "xml")
