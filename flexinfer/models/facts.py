@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from flexinfer.errors import UsageError
 from flexinfer.kernels.mlp import ACTIVATIONS
 from flexinfer.models.layers import Dense, Leaf
+from flexinfer.models.rope import RopeKind
 from flexinfer.models.source import Source
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -40,3 +44,8 @@ def head_of(config: Mapping[str, Any], source: Source) -> Leaf:
     if config.get("tie_word_embeddings") and not source.has("lm_head.weight"):
         return Dense(source.tensor("embed_tokens.weight"))
     return source.linear("lm_head")
+
+
+def frequencies_of(kind: RopeKind, source: Source, device: torch.device) -> Tensor:
+    """Return fp32 frequencies on `device`, rounded as the module's own were when it was cast."""
+    return kind.inv_freq.to(source.rope_dtype).float().to(device)

@@ -11,7 +11,7 @@ from flexinfer.attention.spec import LayerSpec
 from flexinfer.errors import UsageError
 from flexinfer.models import gemma4
 from flexinfer.models.decoder import Layer, Pieces, Walker
-from flexinfer.models.facts import activation_of, head_of, layer_types_of, window_of
+from flexinfer.models.facts import activation_of, frequencies_of, head_of, layer_types_of, window_of
 from flexinfer.models.gemma4 import (
     Gemma4Ends,
     Gemma4EndsShape,
@@ -140,7 +140,7 @@ def _ends(
     ends = Gemma4Ends(
         embedding=embedding,
         first_norm=source.tensor("layers.0.input_layernorm.weight"),
-        inv_freqs=tuple(rope.inv_freq.to(embedding.device) for rope in ropes),
+        inv_freqs=tuple(frequencies_of(rope, source, embedding.device) for rope in ropes),
         per_layer=per_layer,
         head=head_of(config, source),
     )

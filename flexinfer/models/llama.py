@@ -17,7 +17,7 @@ from flexinfer.kernels.mlp import gated
 from flexinfer.kernels.norms import add_norm, rms_norm
 from flexinfer.kernels.rope import Rope, apply_rope, rope_tables
 from flexinfer.models.decoder import Layer, Pieces, Stream, Walker
-from flexinfer.models.facts import activation_of, head_of, layer_types_of, window_of
+from flexinfer.models.facts import activation_of, frequencies_of, head_of, layer_types_of, window_of
 from flexinfer.models.layers import Group, Leaf, group
 from flexinfer.models.rope import rope_kind
 from flexinfer.models.source import Source
@@ -106,7 +106,7 @@ def build(config: Mapping[str, Any], source: Source) -> Walker:
     ends = LlamaEnds(
         embedding=embedding,
         first_norm=source.tensor("layers.0.input_layernorm.weight"),
-        inv_freq=rope.inv_freq.to(embedding.device),
+        inv_freq=frequencies_of(rope, source, embedding.device),
         head=head_of(config, source),
     )
     shape = LlamaEndsShape(config["rms_norm_eps"], rope.factor)

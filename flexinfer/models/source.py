@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from flexinfer.errors import UsageError
@@ -23,6 +24,11 @@ class Source(Protocol):
 
     def has(self, name: str) -> bool:
         """Say whether there is a tensor `name`."""
+        ...
+
+    @property
+    def rope_dtype(self) -> torch.dtype:
+        """Dtype that rope frequencies have been through: casting a whole module rounds them."""
         ...
 
 
@@ -47,6 +53,12 @@ class ModuleSource:
         """Say whether the module has a tensor `name`, under the root or beside it."""
         return self._root + name in self._tensors or name in self._tensors
 
+    @property
+    def rope_dtype(self) -> torch.dtype:
+        """Dtype of the module's own rope frequencies (fp32 unless the module was cast)."""
+        inside = (t for n, t in self._tensors.items() if n.startswith(self._root + "rotary_emb."))
+        return next((tensor.dtype for tensor in inside), torch.float32)
+
     def tensor(self, name: str) -> Tensor:
         """Return the tensor `name`, detached, sharing its storage."""
         inner = self._tensors.get(self._root + name)
@@ -56,6 +68,10 @@ class ModuleSource:
         return found
 
     def linear(self, name: str) -> Leaf:
-        """Return `name` as a Dense leaf with the bias it has."""
-        bias = f"{name}.bias"
-        return Dense(self.tensor(f"{name}.weight"), self.tensor(bias) if self.has(bias) else None)
+        """Return `name` as a Dense leaf with the bias it has; raise UsageError if quantised."""
+        weight, bias = self.tensor(f"{name}.weight"), f"{name}.bias"
+        if not weight.is_floating_point():
+            raise UsageError(
+                f"{name}.weight is {weight.dtype}; quantised weights are not supported"
+            )
+        return Dense(weight, self.tensor(bias) if self.has(bias) else None)

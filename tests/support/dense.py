@@ -1,4 +1,4 @@
-"""A dense Attend: no pages, one K/V list for each sequence, fp32 softmax as the oracle has it.
+"""A dense Attend: no pages, one K/V list for each sequence, rounded where the oracle rounds.
 
 Shape letters: T tokens, H query heads, G kv heads, D head dim, S cached tokens.
 """
@@ -89,18 +89,18 @@ class DenseLayer:
         self.step.cache.store[key] = (torch.cat((old[0], k)), torch.cat((old[1], v)))
 
     def _attend(self, sequence: int, q_THD: Tensor, positions_T: Tensor) -> Tensor:
-        """Attend the rows of one sequence to its cache, causal and windowed."""
-        k, v = self.step.cache.store[(self.spec.kv_layer, sequence)]
+        """Attend the rows of one sequence to its cache, operation by operation as the oracle."""
         ratio = self.spec.heads // self.spec.kv_heads
-        k, v = k.repeat_interleave(ratio, 1), v.repeat_interleave(ratio, 1)
+        k, v = self.step.cache.store[(self.spec.kv_layer, sequence)]
+        k_HSD, v_HSD = (x.transpose(0, 1).repeat_interleave(ratio, 0) for x in (k, v))
         distance_TS = positions_T[:, None] - torch.arange(k.shape[0])
         hidden_TS = distance_TS < 0
         if self.spec.window is not None:
             hidden_TS |= distance_TS >= self.spec.window
-        scores = torch.einsum("thd,shd->hts", q_THD, k) * self.spec.scale
-        scores = scores.masked_fill(hidden_TS, float("-inf"))
+        scores = q_THD.transpose(0, 1) @ k_HSD.transpose(1, 2) * self.spec.scale
+        scores = scores.masked_fill(hidden_TS, torch.finfo(scores.dtype).min)
         weights = torch.softmax(scores, -1, dtype=torch.float32).to(q_THD.dtype)
-        return torch.einsum("hts,shd->thd", weights, v)
+        return (weights @ v_HSD).transpose(0, 1)
 
 
 @torch.no_grad()
