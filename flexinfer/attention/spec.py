@@ -36,7 +36,7 @@ class LayerSpec:
 class LayerAttend(Protocol):
     """The hole of one layer: store this step's keys and values, then attend."""
 
-    def __call__(self, q_THD: Tensor, k_TGD: Tensor | None, v_TGD: Tensor | None) -> Tensor:
+    def __call__(self, q_THD: Tensor, k_TGD: Tensor | None, v_TGD: Tensor | None, /) -> Tensor:
         """Return [T, H, D]; `k` and `v` are None where the layer reads another layer's cache."""
         ...
 
@@ -44,7 +44,7 @@ class LayerAttend(Protocol):
 class Attend(Protocol):
     """The hole of one step: `attend(spec)` binds a layer to its cache, mask and addresses."""
 
-    def __call__(self, spec: LayerSpec) -> LayerAttend:
+    def __call__(self, spec: LayerSpec, /) -> LayerAttend:
         """Return the hole of the layer that `spec` describes."""
         ...
 

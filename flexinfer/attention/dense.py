@@ -1,0 +1,83 @@
+"""The plain back end: gather the pages, then scaled_dot_product_attention under an explicit mask.
+
+It compiles nothing, runs anywhere and is what the other back ends are held against.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from flexinfer.attention.kernel import RowKernel, TileKernel
+from flexinfer.attention.masks import RowMask, TileMask
+from flexinfer.attention.spec import LayerSpec
+
+
+class DenseKernels:
+    """Gather-and-multiply attention over pages of `page` tokens."""
+
+    mask_columns = 0
+
+    def __init__(self, page: int) -> None:
+        """Remember the page size in tokens."""
+        self._page = page
+
+    def rows(self, spec: LayerSpec) -> RowKernel:
+        """Return decode attention; the window is in the mask's first page already."""
+        return partial(_rows, self._page, spec.scale)
+
+    def tiles(self, spec: LayerSpec) -> TileKernel:
+        """Return prefill attention."""
+        return partial(_tiles, self._page, spec.scale, spec.window)
+
+
+def _gathered(pool: Tensor, pages_BP: Tensor, page: int) -> Tensor:
+    """Return [B, G, P * page, D]: the pages of every row, in order."""
+    paged_GNpD = pool[0].unflatten(1, (-1, page))
+    return paged_GNpD[:, pages_BP].flatten(2, 3).transpose(0, 1)
+
+
+def _rows(page: int, scale: float, q_BHD: Tensor, k: Tensor, v: Tensor, mask: RowMask) -> Tensor:
+    """Attend one query a row."""
+    pages = mask.pages[:, 0, 0]
+    column = torch.arange(pages.shape[1], device=pages.device)[None, :, None]
+    offset = torch.arange(page, device=pages.device)[None, None, :]
+    last = mask.counts - 1
+    seen = (column < last) | ((column == last) & (offset <= mask.last_offset[:, None, None]))
+    seen &= (column > 0) | (offset >= mask.first_offset[:, None, None])
+    out = scaled_dot_product_attention(
+        q_BHD[:, :, None],
+        _gathered(k, pages, page),
+        _gathered(v, pages, page),
+        attn_mask=seen.flatten(1)[:, None, None],
+        scale=scale,
+        enable_gqa=True,
+    )
+    return out[:, :, 0]
+
+
+def _tiles(
+    page: int, scale: float, window: int | None, q: Tensor, k: Tensor, v: Tensor, mask: TileMask
+) -> Tensor:
+    """Attend tile by tile, each over its own pages only (reads the counts on the host)."""
+    out = torch.zeros_like(q)
+    for tile, count in enumerate(mask.counts.flatten().tolist()):
+        pages = mask.pages[tile, :, 0, :count]
+        kv = mask.logical[pages[0]][:, None] * page + torch.arange(page, device=q.device)
+        query = mask.positions[tile][:, None]
+        seen = (kv.flatten() <= query) & (query >= 0)
+        if window is not None:
+            seen &= query - kv.flatten() < window
+        filled = int((mask.positions[tile] >= 0).sum())
+        out[tile, :filled] = scaled_dot_product_attention(
+            q[tile, :filled].transpose(0, 1)[None],
+            _gathered(k, pages, page),
+            _gathered(v, pages, page),
+            attn_mask=seen[:filled][None, None],
+            scale=scale,
+            enable_gqa=True,
+        )[0].transpose(0, 1)
+    return out

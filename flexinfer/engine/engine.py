@@ -1,0 +1,146 @@
+"""The engine: borrows a model, turns requests into completions, gives everything back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
+from flexinfer.core.sequence import Group
+from flexinfer.core.sequence import Sequence as Row
+from flexinfer.engine.graphs import DecodeRunner
+from flexinfer.engine.loop import Loop, Machinery, OnToken
+from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
+from flexinfer.engine.results import Results, Sample
+from flexinfer.engine.seeds import mix
+from flexinfer.engine.setup import set_up
+from flexinfer.engine.state import kind_of
+from flexinfer.weights.load import LoadedModel, load
+
+
+class Engine:
+    """Generates from the weights of a loaded model, which it borrows and never changes.
+
+    `notices` say what runs and why; `stats` count since the engine was built; `max_seq_length`
+    bounds prompt and new tokens together (a request that asks for more new tokens ends there, with
+    finish reason "length").
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, config: EngineConfig | None = None, report: Report = quiet
+    ) -> None:
+        """Allocate KV cache and slots; raises EnvironmentUnfit or NotEnoughMemory."""
+        self.config = config or EngineConfig()
+        self.stats = EngineStats(load_s=loaded.load_s)
+        self.model_name: str = loaded.name
+        self.tokenizer: PreTrainedTokenizerBase = loaded.tokenizer
+        self.generation_config: Mapping[str, object] = loaded.generation_config
+        self.eos_ids = loaded.eos_ids
+        setup = set_up(loaded, self.config)
+        self.max_seq_length = setup.max_seq_length
+        self.vocab_size = setup.programs.decode_decoder.vocab_size
+        self.notices = loaded.notices + setup.notices
+        slots = self.config.max_batch_size
+        runner = DecodeRunner(setup.programs, slots, setup.graphs, self.stats)
+        self._machinery: Machinery | None = Machinery(
+            setup.scheduler, setup.programs, runner, self.stats, slots, report
+        )
+        self._calls = 0
+
+    @classmethod
+    def from_pretrained(
+        cls, options: ModelOptions, config: EngineConfig | None = None, report: Report = quiet
+    ) -> Self:
+        """Load a model by name and build an engine over it."""
+        return cls(load(options, report), config, report)
+
+    def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
+        """Return one output a request, in order; a refused one has `error` set."""
+        return sorted(self.stream(requests), key=lambda output: output.index)
+
+    def stream(
+        self, requests: Sequence[Request], on_token: OnToken | None = None
+    ) -> Iterator[RequestOutput]:
+        """Yield outputs as they complete, refused requests first; close the iterator to give up.
+
+        Samples without a seed of their own differ from call to call.
+        """
+        good: dict[int, Request] = {}
+        for index, request in enumerate(requests):
+            if (error := self._refusal(request)) is None:
+                good[index] = request
+            else:
+                ids = request.prompt_token_ids
+                yield RequestOutput(index=index, prompt_token_ids=ids, error=error)
+        if good:
+            self._calls += 1
+            yield from self._run(good, on_token)
+
+    def _run(
+        self, requests: dict[int, Request], on_token: OnToken | None
+    ) -> Iterator[RequestOutput]:
+        """Queue every sample and loop; samples of the same prompt share its pages."""
+        assert self._machinery is not None, "the engine is closed"
+        samples = self._samples(requests)
+        for row in samples:
+            self._machinery.scheduler.add(row)
+        results = Results(requests, self.tokenizer, self.eos_ids)
+        kind = max(kind_of(request.sampling) for request in requests.values())
+        loop = Loop(self._machinery, samples, results, kind, on_token).run()
+        while True:
+            with torch.no_grad():
+                output = next(loop, None)
+            if output is None:
+                return
+            yield output
+
+    def _samples(self, requests: dict[int, Request]) -> dict[Row, Sample]:
+        """Make a row for every sample, the rows of equal prompts in one group."""
+        groups = {r.prompt_token_ids: Group(r.prompt_token_ids) for r in requests.values()}
+        samples: dict[Row, Sample] = {}
+        for index, request in requests.items():
+            params, prompt = request.sampling, request.prompt_token_ids
+            limit = min(params.max_new_tokens, self.max_seq_length - len(prompt))
+            given = params.seed is not None
+            seed = params.seed if given else mix(self.config.seed, self._calls, index)
+            for number in range(params.n):
+                row = Row(groups[prompt], limit, (index, number))
+                samples[row] = Sample(index, number, params, mix(seed or 0, number), limit)
+        return samples
+
+    def close(self) -> None:
+        """Give the KV cache, the graphs and the slots back; the model stays with its owner."""
+        self._machinery = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def __enter__(self) -> Self:
+        """Return the engine."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the engine."""
+        self.close()
+
+    def _refusal(self, request: Request) -> str | None:
+        """Return why a request cannot be served, in one line, or None."""
+        ids, longest = request.prompt_token_ids, self.max_seq_length
+        if not ids:
+            return "the prompt is empty"
+        if len(ids) >= longest:
+            return (
+                f"the prompt has {len(ids)} tokens, which leaves no room for a new one within "
+                f"--max-seq-length {longest}"
+            )
+        if min(ids) < 0 or max(ids) >= self.vocab_size:
+            return f"a prompt token id is outside the vocabulary of {self.vocab_size}"
+        return None

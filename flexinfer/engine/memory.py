@@ -1,0 +1,62 @@
+"""How many KV pages: what the work needs, within what memory there is."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import torch
+
+from flexinfer.errors import NotEnoughMemory
+
+SHARE = 0.9
+"""The part of free memory that the KV cache may take; the rest is for activations and graphs."""
+
+
+class PagePlan(NamedTuple):
+    """`n_pages` includes the scratch page; `limited` says that memory, not work, set the number."""
+
+    n_pages: int
+    n_bytes: int
+    limited: bool
+
+
+def available_memory(device: torch.device) -> int:
+    """Return free bytes of the device (of the host's memory for the CPU)."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def human(n_bytes: float) -> str:
+    """Return bytes as GiB, MiB or KiB, one digit after the point."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.1f} {unit}"
+    return f"{n_bytes / 2**10:.1f} KiB"
+
+
+def plan_pages(
+    *, wanted: int, least: int, page_bytes: int, granted: int | None, available: int, reserve: int
+) -> PagePlan:
+    """Decide on `wanted` pages, fewer where memory is short, never fewer than `least`.
+
+    All counts include the scratch page. `granted` is --kv-memory, `available` what the device has,
+    `reserve` the bytes to leave for activations. Raises NotEnoughMemory with both figures.
+    """
+    if granted is not None and granted > available:
+        raise NotEnoughMemory(
+            f"--kv-memory asks for {human(granted)}, the device has {human(available)} available",
+            hint="lower --kv-memory",
+        )
+    budget = granted if granted is not None else int((available - reserve) * SHARE)
+    n_pages = min(wanted, max(budget, 0) // page_bytes)
+    if n_pages < least:
+        flag = "--kv-memory holds" if granted is not None else "free memory leaves room for"
+        raise NotEnoughMemory(
+            f"{flag} {human(max(budget, 0))} of KV cache; one sequence needs "
+            f"{human(least * page_bytes)} ({least} pages)",
+            hint="raise --kv-memory or lower --max-seq-length",
+        )
+    return PagePlan(n_pages, n_pages * page_bytes, n_pages < wanted)

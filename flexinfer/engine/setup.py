@@ -1,0 +1,166 @@
+"""Builds what an engine runs on (decoder, cache, back end, programs) and says what it chose."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flexinfer.attention.cache import PagedKVCache, bytes_per_page
+from flexinfer.attention.choose import (
+    Choice,
+    choose_attention,
+    decode_options,
+    prefill_options,
+)
+from flexinfer.attention.dense import DenseKernels
+from flexinfer.attention.flex import FlexKernels
+from flexinfer.attention.kernel import AttentionKernels
+from flexinfer.attention.tables import PageTables
+from flexinfer.config import EngineConfig
+from flexinfer.core.pages import PagePool
+from flexinfer.core.scheduler import Scheduler
+from flexinfer.engine.memory import PagePlan, available_memory, human, plan_pages
+from flexinfer.engine.programs import Programs
+from flexinfer.engine.state import SlotState
+from flexinfer.errors import EnvironmentUnfit
+from flexinfer.models.catalog import build_decoder
+from flexinfer.models.decoder import Decoder
+from flexinfer.weights.load import LoadedModel
+
+DEFAULT_MAX_SEQ_LENGTH = 4096
+PAGE_SIZE = {"cuda": 32, "cpu": 16}
+TILE = {"cuda": 128, "cpu": 32}
+"""Queries of a prefill tile; on a CPU short prompts are the rule."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything a loop needs, and the lines that say what was chosen and why."""
+
+    scheduler: Scheduler
+    programs: Programs
+    max_seq_length: int
+    graphs: bool
+    notices: tuple[str, ...]
+
+
+def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
+    """Plan memory and build; raises EnvironmentUnfit or NotEnoughMemory."""
+    decoder = build_decoder(loaded.module)
+    weight = next(loaded.module.parameters())
+    device, on_cuda = weight.device, weight.device.type == "cuda"
+    _refuse_later(config)
+    graphs = _graphs(config.cuda_graphs, on_cuda)
+    choice = choose_attention(config.attention, device.type, shutil.which("g++"))
+    page = config.page_size or PAGE_SIZE[device.type]
+    longest = _max_seq_length(config.max_seq_length, loaded)
+    plan = _plan(decoder, config, page, longest, weight)
+    pool = PagePool(plan.n_pages, page)
+    scheduler = Scheduler(pool, config.max_batch_size, longest, config.prefill_tokens)
+    programs = Programs(
+        prefill_decoder=decoder,
+        decode_decoder=decoder.transformed(_compiler(choice, on_cuda)),
+        cache=PagedKVCache(decoder.specs, plan.n_pages, page, weight.dtype, device),
+        tables=PageTables(config.max_batch_size, pool.pages_for(longest), plan.n_pages, device),
+        kernels=_kernels(choice, page, plan.n_pages, on_cuda, config),
+        state=SlotState(config.max_batch_size, decoder.vocab_size, device),
+        tile=TILE[device.type],
+        transform=_compiler(choice, on_cuda),
+    )
+    notices = _notices(choice, graphs, plan, page, longest, config)
+    return Setup(scheduler, programs, longest, graphs, notices)
+
+
+def _refuse_later(config: EngineConfig) -> None:
+    """Refuse options that this version does not carry out; none is ever ignored."""
+    for flag, asked in (
+        ("--fa4-prefill", bool(config.fa4_prefill)),
+        ("--batch-invariant", config.batch_invariant),
+    ):
+        if asked:
+            raise EnvironmentUnfit(f"{flag} is not supported by this version")
+
+
+def _graphs(wanted: bool | None, on_cuda: bool) -> bool:
+    """Return whether decode steps are captured: wherever there is CUDA, unless switched off."""
+    if wanted and not on_cuda:
+        raise EnvironmentUnfit("--cuda-graphs needs a CUDA device", hint="use --no-cuda-graphs")
+    return on_cuda if wanted is None else wanted
+
+
+def _max_seq_length(wanted: int | None, loaded: LoadedModel) -> int:
+    """Return the longest sequence: what is asked for, else 4096, within what the model knows."""
+    known: int = loaded.module.config.max_position_embeddings
+    return min(wanted or DEFAULT_MAX_SEQ_LENGTH, known)
+
+
+def _plan(
+    decoder: Decoder, config: EngineConfig, page: int, longest: int, weight: Tensor
+) -> PagePlan:
+    """Decide how many pages the cache has."""
+    columns = -(-longest // page)
+    hidden = weight.shape[-1]
+    per_token = 64 * hidden * weight.dtype.itemsize
+    logits = config.max_batch_size * decoder.vocab_size * 4 * 8
+    return plan_pages(
+        wanted=config.max_batch_size * columns + 1,
+        least=columns + 1,
+        page_bytes=bytes_per_page(decoder.specs, page, weight.dtype),
+        granted=config.kv_memory,
+        available=available_memory(weight.device),
+        reserve=config.prefill_tokens * per_token + logits,
+    )
+
+
+def _kernels(
+    choice: Choice, page: int, n_pages: int, on_cuda: bool, config: EngineConfig
+) -> AttentionKernels:
+    """Build the chosen back end."""
+    if choice.name == "dense":
+        return DenseKernels(page)
+    return FlexKernels(
+        page,
+        n_pages,
+        on_cuda,
+        _options(decode_options, page, on_cuda, config.decode_kernel_options),
+        _options(prefill_options, page, on_cuda, config.prefill_kernel_options),
+    )
+
+
+def _options(
+    choose: Callable[[int, int, bool, Mapping[str, Any]], dict[str, Any]],
+    page: int,
+    on_cuda: bool,
+    given: Mapping[str, Any],
+) -> Callable[[int], Mapping[str, Any]]:
+    """Return kernel options as a function of head_dim alone."""
+    return lambda head_dim: choose(head_dim, page, on_cuda, given)
+
+
+def _compiler(choice: Choice, on_cuda: bool) -> Any:
+    """Return how decode's pure functions are wrapped: static compilation on CUDA, else not at all."""
+    if choice.name == "flex" and on_cuda:
+        return partial(torch.compile, fullgraph=True, dynamic=False)
+    return lambda function: function
+
+
+def _notices(
+    choice: Choice, graphs: bool, plan: PagePlan, page: int, longest: int, config: EngineConfig
+) -> tuple[str, ...]:
+    """Say what runs and why."""
+    held = (plan.n_pages - 1) * page
+    limited = " (memory is short of the whole batch)" if plan.limited else ""
+    return (
+        f"attention: {choice.name} ({choice.reason})",
+        "CUDA graphs: " + ("on, captured at first use" if graphs else "off"),
+        f"KV cache: {plan.n_pages} pages of {page} tokens, {human(plan.n_bytes)}; holds {held} "
+        f"tokens{limited}",
+        f"limits: {config.max_batch_size} sequences at a time, {longest} tokens each",
+        "LoRA: none",
+    )

@@ -1,0 +1,135 @@
+"""Sampling, in plain PyTorch: penalty, temperature, truncation, Gumbel noise by counter, log-probs.
+
+Shape letters: B rows, V vocabulary. All arithmetic is fp32.
+A row's noise is a pure function of (seed, position of the new token, vocabulary index), so a sample
+does not depend on who shares the batch. Argmax of logits plus Gumbel noise is a sample of their
+softmax (Gumbel 1954; Maddison et al. 2014, "A* Sampling").
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class SamplerKind(IntEnum):
+    """How much the sampler does; a larger kind gives the same result where a smaller one does."""
+
+    GREEDY = 0
+    RANDOM = 1
+    TRUNCATED = 2
+
+
+class SamplerRows(NamedTuple):
+    """Parameters of each row: fp32 [B] but `top_k`, `seed` and `position` int64 [B].
+
+    `position` is that of the token to be sampled. Off: temperature 0 (greedy), top_k 0, top_p 1,
+    min_p 0, penalty 1.
+    """
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    penalty: Tensor
+    seed: Tensor
+    position: Tensor
+
+
+class Sampled(NamedTuple):
+    """`tokens` int64 [B]; fp32 [B] natural log-probabilities.
+
+    `logprobs` are of the distribution sampled from, `policy_logprobs` of softmax(logits /
+    temperature) over the whole vocabulary without penalty; temperature 0 counts as 1 in both.
+    """
+
+    tokens: Tensor
+    logprobs: Tensor
+    policy_logprobs: Tensor
+
+
+def sample(
+    logits_BV: Tensor, rows: SamplerRows, kind: SamplerKind, seen_BV: Tensor | None
+) -> Sampled:
+    """Sample one token a row; `seen` is bool [B, V], the tokens that `penalty` applies to."""
+    raw = logits_BV.float()
+    greedy = (rows.temperature <= 0)[:, None]
+    scale = torch.where(greedy[:, 0], 1.0, rows.temperature)[:, None]
+    policy = raw / scale
+    target = policy
+    if kind == SamplerKind.TRUNCATED:
+        target = _truncate(_penalise(raw, rows.penalty, seen_BV) / scale, rows)
+    noisy = target
+    if kind != SamplerKind.GREEDY:
+        noise = gumbel(rows.seed, rows.position, raw.shape[1])
+        noisy = torch.where(greedy, target, target + noise)
+    tokens = noisy.argmax(-1)
+    policy_logprobs = _logprob(policy, tokens)
+    same = kind != SamplerKind.TRUNCATED
+    return Sampled(tokens, policy_logprobs if same else _logprob(target, tokens), policy_logprobs)
+
+
+def _logprob(scores_BV: Tensor, tokens_B: Tensor) -> Tensor:
+    """Return log softmax at `tokens`: [B]."""
+    chosen = scores_BV.gather(1, tokens_B[:, None])[:, 0]
+    return chosen - scores_BV.logsumexp(-1)
+
+
+def _penalise(raw_BV: Tensor, penalty_B: Tensor, seen_BV: Tensor | None) -> Tensor:
+    """Divide positive logits of seen tokens by the penalty, multiply negative ones (CTRL, 2019)."""
+    if seen_BV is None:
+        return raw_BV
+    penalty = penalty_B[:, None]
+    lowered = torch.where(raw_BV > 0, raw_BV / penalty, raw_BV * penalty)
+    return torch.where(seen_BV, lowered, raw_BV)
+
+
+def _truncate(scores_BV: Tensor, rows: SamplerRows) -> Tensor:
+    """Set what top-k, then top-p, then min-p exclude to -inf; ties with the last kept one stay.
+
+    Greedy rows keep everything: their log-probabilities are of the whole distribution.
+    """
+    vocab = scores_BV.shape[1]
+    ordered = scores_BV.sort(-1, descending=True).values
+    rank = torch.arange(vocab, device=scores_BV.device)
+    limit = torch.where(rows.top_k > 0, rows.top_k, vocab)[:, None]
+    within = ordered.masked_fill(rank >= limit, -torch.inf)
+    probs = within.softmax(-1)
+    mass = torch.where(rows.top_p < 1, rows.top_p, torch.inf)[:, None]
+    kept = (probs.cumsum(-1) - probs < mass) & (rank < limit)
+    kept &= within >= ordered[:, :1] + rows.min_p.log()[:, None]
+    last = kept.sum(-1, keepdim=True).clamp(min=1) - 1
+    threshold = ordered.gather(1, last)
+    threshold = torch.where(rows.temperature[:, None] <= 0, -torch.inf, threshold)
+    return scores_BV.masked_fill(scores_BV < threshold, -torch.inf)
+
+
+def gumbel(seed_B: Tensor, position_B: Tensor, vocab: int) -> Tensor:
+    """Return standard Gumbel noise [B, vocab], a hash of (seed, position, index).
+
+    -log(E) with E = -log(1 - u) exponential: small u, hence large noise, keeps its full precision.
+    """
+    index = torch.arange(vocab, dtype=torch.int32, device=seed_B.device)
+    low, high = _row_keys(seed_B, position_B)
+    bits = _mix(_mix(index[None] * -1640531527 ^ low[:, None]) ^ high[:, None])
+    uniform = (bits & 0x7FFFFFFF).float() * 2.0**-31 + 2.0**-32
+    return -torch.log(-torch.log1p(-uniform))
+
+
+def _row_keys(seed_B: Tensor, position_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two int32 keys of (seed, position) by SplitMix64's finaliser (Steele et al. 2014)."""
+    state = seed_B * 6364136223846793005 + position_B * -7046029254386353131 + 1442695040888963407
+    state = (state ^ ((state >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
+    state = (state ^ ((state >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
+    state = state ^ ((state >> 31) & 0x1FFFFFFFF)
+    return (state & 0xFFFFFFFF).int(), ((state >> 32) & 0xFFFFFFFF).int()
+
+
+def _mix(x: Tensor) -> Tensor:
+    """Scramble int32 by the finaliser of MurmurHash3 (Appleby 2011), on wrapping arithmetic."""
+    x = (x ^ ((x >> 16) & 0xFFFF)) * -2048144789
+    x = (x ^ ((x >> 13) & 0x7FFFF)) * -1028477387
+    return x ^ ((x >> 16) & 0xFFFF)
