@@ -1,0 +1,112 @@
+"""One graph for all layers of a shape: no layer index, no weight is baked into a compiled block."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from flexinfer.attention.spec import LayerSpec
+from flexinfer.models.catalog import build_decoder
+from tests.support.packed import pack_projections
+from tests.support.tiny import FAMILIES, tiny_gemma4
+from tests.support.torch_compile import fresh_dynamo
+
+GRAPHS = {"llama": 3, "qwen3": 3, "gemma4": 6}
+"""Embed, head, and the block once a shape: Gemma has {sliding, full} x {own, shared}."""
+
+
+@dataclass
+class StaticLayer:
+    """A traceable hole: attention within the step, without mask, over keys kept at an address."""
+
+    k_TGD: Tensor
+    v_TGD: Tensor
+    scale: float
+
+    def __call__(self, q_THD: Tensor, k_TGD: Tensor | None, v_TGD: Tensor | None) -> Tensor:
+        """Store where there is something to store, then attend."""
+        if k_TGD is not None and v_TGD is not None:
+            self.k_TGD.copy_(k_TGD)
+            self.v_TGD.copy_(v_TGD)
+        ratio = q_THD.shape[1] // self.k_TGD.shape[1]
+        k, v = (x.repeat_interleave(ratio, 1) for x in (self.k_TGD, self.v_TGD))
+        scores = torch.einsum("thd,shd->hts", q_THD, k) * self.scale
+        return torch.einsum("hts,shd->thd", scores.softmax(-1), v)
+
+
+@dataclass
+class StaticAttend:
+    """Holes for steps of `tokens` rows."""
+
+    tokens: int
+    store: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def __call__(self, spec: LayerSpec) -> StaticLayer:
+        """Bind a layer to the keys and values it reads."""
+        shape = (self.tokens, spec.kv_heads, spec.head_dim)
+        new = torch.zeros(shape), torch.zeros(shape)
+        return StaticLayer(*self.store.setdefault(spec.kv_layer, new), spec.scale)
+
+
+def counting(graphs: list[int]) -> Callable[..., Callable[..., object]]:
+    """Return a compile backend that runs graphs as they are and notes each one's input count."""
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        graphs.append(len(inputs))
+        return graph.forward
+
+    return backend
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_of_one_shape_share_a_graph(family: str, packed: bool) -> None:
+    model, graphs = FAMILIES[family](), list[int]()
+    if packed:
+        pack_projections(model)
+    decoder = build_decoder(model)
+    wrap = functools.partial(torch.compile, backend=counting(graphs), fullgraph=True, dynamic=False)
+    with fresh_dynamo(), torch.no_grad():
+        compiled = decoder.transformed(wrap)
+        for step in range(3):
+            tokens = torch.arange(5) + step
+            expected = decoder(tokens, tokens, StaticAttend(5))
+            torch.testing.assert_close(compiled(tokens, tokens, StaticAttend(5)), expected)
+        assert len(graphs) == GRAPHS[family]
+        compiled(torch.arange(3), torch.arange(3), StaticAttend(3))
+        assert len(graphs) == 2 * GRAPHS[family]
+
+
+def test_aot_autograd_sees_one_graph_a_shape_too() -> None:
+    decoder = build_decoder(tiny_gemma4())
+    wrap = functools.partial(torch.compile, backend="aot_eager", fullgraph=True, dynamic=False)
+    tokens = torch.arange(5)
+    with fresh_dynamo() as counters, torch.inference_mode():
+        found = decoder.transformed(wrap)(tokens, tokens, StaticAttend(5))
+        torch.testing.assert_close(found, decoder(tokens, tokens, StaticAttend(5)))
+        assert counters["stats"]["unique_graphs"] == GRAPHS["gemma4"]
+        assert not counters["graph_break"]
+
+
+def test_the_original_stays_as_it_is() -> None:
+    decoder = build_decoder(tiny_gemma4())
+    called: list[str] = []
+
+    def wrap(function: Callable[..., object]) -> Callable[..., object]:
+        def inner(*args: object) -> object:
+            called.append(function.__name__)
+            return function(*args)
+
+        return inner
+
+    tokens = torch.arange(5)
+    copy = decoder.transformed(wrap)
+    decoder(tokens, tokens, StaticAttend(5))
+    assert not called
+    copy(tokens, tokens, StaticAttend(5))
+    assert called == ["embed", *["block"] * 8, "head"]
