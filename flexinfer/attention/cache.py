@@ -57,5 +57,5 @@ class PagedKVCache:
         first = next(iter(self._pools.values()))[0]
         pairs = torch.tensor(copies, device=first.device).unbind(1)
         for pool in (tensor for pair in self._pools.values() for tensor in pair):
-            paged = pool.unflatten(2, (self.n_pages, self.page_size))
+            paged = pool.view(1, pool.shape[1], self.n_pages, self.page_size, pool.shape[3])
             paged[:, :, pairs[1]] = paged[:, :, pairs[0]]

@@ -36,7 +36,8 @@ class DenseKernels:
 
 def _gathered(pool: Tensor, pages_BP: Tensor, page: int) -> Tensor:
     """Return [B, G, P * page, D]: the pages of every row, in order."""
-    paged_GNpD = pool[0].unflatten(1, (-1, page))
+    heads, head_dim = pool.shape[1], pool.shape[3]
+    paged_GNpD = pool.view(heads, -1, page, head_dim)
     return paged_GNpD[:, pages_BP].flatten(2, 3).transpose(0, 1)
 
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import (
+    BlockMask,
+    FlexKernelOptions,
+    _mask_mod_signature,
+    flex_attention,
+)
 from torch.nn.functional import pad
 
 from flexinfer.attention.kernel import RowKernel, TileKernel
@@ -76,9 +81,20 @@ class FlexKernels:
         return self._compiled[kind, shape]
 
 
-def _full_blocks(counts: Tensor, pages: Tensor, on_cuda: bool) -> tuple[Tensor | None, ...]:
-    """Return empty full-block lists: the CPU kernel wants them, the CUDA one is faster without."""
-    return (None, None) if on_cuda else (torch.zeros_like(counts), torch.zeros_like(pages))
+def _block_mask(
+    mask: RowMask | TileMask, seen: _mask_mod_signature, shape: Shape, queries: int, q_block: int
+) -> BlockMask:
+    """Wrap page lists; the CPU kernel wants full-block lists too, the CUDA one is faster without."""
+    return BlockMask.from_kv_blocks(
+        mask.counts,
+        mask.pages,
+        None if shape.on_cuda else torch.zeros_like(mask.counts),
+        None if shape.on_cuda else torch.zeros_like(mask.pages),
+        BLOCK_SIZE=(q_block, shape.page),
+        mask_mod=seen,
+        seq_lengths=(queries, shape.n_pages * shape.page),
+        compute_q_blocks=False,
+    )
 
 
 def _row_attention(
@@ -93,15 +109,7 @@ def _row_attention(
             return inside
         return inside & ((kv // page != mask.first_page[b]) | (kv % page >= mask.first_offset[b]))
 
-    block_mask = BlockMask.from_kv_blocks(
-        mask.counts,
-        mask.pages,
-        *_full_blocks(mask.counts, mask.pages, shape.on_cuda),
-        BLOCK_SIZE=(DECODE_Q_BLOCK, page),
-        mask_mod=seen,
-        seq_lengths=(1, shape.n_pages * page),
-        compute_q_blocks=False,
-    )
+    block_mask = _block_mask(mask, seen, shape, 1, DECODE_Q_BLOCK)
     return _call_flex(q_BH1D, k, v, block_mask, shape.scale, options)
 
 
@@ -118,15 +126,7 @@ def _tile_attention(
         return inside if shape.window is None else inside & (query - key < shape.window)
 
     tile = q_NHQD.shape[2]
-    block_mask = BlockMask.from_kv_blocks(
-        mask.counts,
-        mask.pages,
-        *_full_blocks(mask.counts, mask.pages, shape.on_cuda),
-        BLOCK_SIZE=(tile, page),
-        mask_mod=seen,
-        seq_lengths=(tile, shape.n_pages * page),
-        compute_q_blocks=False,
-    )
+    block_mask = _block_mask(mask, seen, shape, tile, tile)
     return _call_flex(q_NHQD, k, v, block_mask, shape.scale, options)
 
 
@@ -135,7 +135,13 @@ def _call_flex(
 ) -> Tensor:
     """Call flex_attention with grouped heads."""
     out = flex_attention(
-        q, k, v, block_mask=mask, scale=scale, enable_gqa=True, kernel_options=options or None
+        q,
+        k,
+        v,
+        block_mask=mask,
+        scale=scale,
+        enable_gqa=True,
+        kernel_options=cast(FlexKernelOptions, options) or None,
     )
     assert isinstance(out, Tensor)
     return out
@@ -149,7 +155,7 @@ def _build_rows(shape: Shape, options: dict[str, Any]) -> RowKernel:
 
     def rows(q_BHD: Tensor, k: Tensor, v: Tensor, mask: RowMask) -> Tensor:
         batch = q_BHD.shape[0]
-        q = q_BHD.unflatten(1, (shape.kv_heads, group))
+        q = q_BHD.reshape(batch, shape.kv_heads, group, shape.head_dim)
         q = pad(q, (0, 0, 0, padded - group)) if padded != group else q
         q = q.reshape(batch, shape.kv_heads * padded, 1, shape.head_dim).contiguous()
         if not shape.on_cuda:

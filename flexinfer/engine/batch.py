@@ -16,7 +16,6 @@ from torch import Tensor
 from flexinfer.attention.tables import upload
 from flexinfer.core.scheduler import Chunk
 
-
 Ints = npt.NDArray[np.int64]
 
 

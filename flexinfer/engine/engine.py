@@ -21,6 +21,9 @@ from flexinfer.engine.setup import set_up
 from flexinfer.engine.state import kind_of
 from flexinfer.weights.load import LoadedModel, load
 
+RECOMPILE = {"recompile_limit": 1024, "accumulated_recompile_limit": 8192}
+"""Compiled variants of one function: buckets times layer shapes; torch's default is 8."""
+
 
 class Engine:
     """Generates from the weights of a loaded model, which it borrows and never changes.
@@ -92,7 +95,7 @@ class Engine:
         kind = max(kind_of(request.sampling) for request in requests.values())
         loop = Loop(self._machinery, samples, results, kind, on_token).run()
         while True:
-            with torch.no_grad():
+            with torch.no_grad(), torch._dynamo.config.patch(RECOMPILE):
                 output = next(loop, None)
             if output is None:
                 return

@@ -97,7 +97,7 @@ class DecodeRunner:
         slots = self._upload((), bucket)
         columns = self._programs.tables.table.shape[1]
         started = time.perf_counter()
-        stream = torch.cuda.Stream()
+        stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
@@ -106,7 +106,7 @@ class DecodeRunner:
         torch.cuda.synchronize()
         compiled = time.perf_counter()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool):  # type: ignore[arg-type]  # torch's own alias
             out = self._programs.decode(slots, kind, columns)
         self._pool = graph.pool()
         torch.cuda.synchronize()

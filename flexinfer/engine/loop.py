@@ -144,7 +144,7 @@ class Loop:
             return packed, None
         host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
         host.copy_(packed, non_blocking=True)
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's constructor
         event.record()
         return host, event
 

@@ -96,7 +96,7 @@ def _graphs(wanted: bool | None, on_cuda: bool) -> bool:
 
 def _max_seq_length(wanted: int | None, loaded: LoadedModel) -> int:
     """Return the longest sequence: what is asked for, else 4096, within what the model knows."""
-    known: int = loaded.module.config.max_position_embeddings
+    known = loaded.module.config.max_position_embeddings
     return min(wanted or DEFAULT_MAX_SEQ_LENGTH, known)
 
 
@@ -144,7 +144,7 @@ def _options(
 
 
 def _compiler(choice: Choice, on_cuda: bool) -> Any:
-    """Return how decode's pure functions are wrapped: static compilation on CUDA, else not at all."""
+    """Return how decode's pure functions are wrapped: compiled on CUDA, else left alone."""
     if choice.name == "flex" and on_cuda:
         return partial(torch.compile, fullgraph=True, dynamic=False)
     return lambda function: function
