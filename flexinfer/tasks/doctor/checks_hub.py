@@ -1,0 +1,92 @@
+"""Checks of the way to weights: hub, token, cache, disk."""
+
+from __future__ import annotations
+
+from flexinfer.tasks.doctor.context import Context
+from flexinfer.tasks.doctor.hub_cache import (
+    cache_folder,
+    cached_models,
+    endpoint,
+    offline_variable,
+    token_source,
+)
+from flexinfer.tasks.doctor.memory_plan import weight_bytes
+from flexinfer.tasks.doctor.report import Finding, ok, skip, unfit, warn
+from flexinfer.tasks.doctor.shapes import shapes
+
+HUB_TIMEOUT_S = 45.0
+WITHOUT_HUB = "--load-format dummy and --model tiny-gemma4 need no hub"
+LITTLE_DISK = 5e9
+SHOWN = 3
+
+
+def hub(context: Context) -> Finding:
+    """Ask the hub for the model, where its weights are not on this machine."""
+    target, address = context.target, endpoint(context.environment)
+    missing = not target.is_local
+    if variable := offline_variable(context.environment):
+        found = f"{variable} is set"
+        if not missing:
+            return skip(found, f"{target.label} is on this machine")
+        why = f"{target.label} is not on this machine and may not be fetched"
+        return unfit(target.asked, found, why, f"unset {variable}; {WITHOUT_HUB}")
+    repos = target.name.hub_ids if missing else ()
+    probe = context.probe("hub", address, *repos, timeout_s=HUB_TIMEOUT_S)
+    facts = probe.facts
+    if not facts.get("reachable") or probe.error is not None:
+        found = f"{address}: {probe.error or facts.get('reason')}"
+        if not missing:
+            return skip(found, f"not needed: {target.label} is on this machine")
+        why = f"{target.label} is not on this machine"
+        fix = f"check the network, a proxy (HTTPS_PROXY) or a mirror (HF_ENDPOINT); {WITHOUT_HUB}"
+        return unfit(target.asked, found, why, fix)
+    return _repositories(context, facts.get("repos", {}), facts["seconds"])
+
+
+def _repositories(context: Context, repos: dict[str, int], seconds: float) -> Finding:
+    """Judge the hub's answers about the model's repositories."""
+    found = f"{endpoint(context.environment)} answered in {seconds * 1e3:.0f} ms"
+    if not repos or any(status == 200 for status in repos.values()):
+        able = next((repo for repo, status in repos.items() if status == 200), None)
+        return ok(f"{found}; {able} is there" if able else found)
+    said = ", ".join(f"{repo}: HTTP {status}" for repo, status in repos.items())
+    if any(status in (401, 403) for status in repos.values()):
+        why = "it is gated, private or does not exist, for the token of this machine"
+        fix = "accept its licence on its page, then: hf auth login"
+        return unfit(context.target.asked, said, why, fix)
+    return unfit(context.target.asked, said, "the hub does not offer it", WITHOUT_HUB)
+
+
+def token(context: Context) -> Finding:
+    """Say whether there is a hub token, never which."""
+    source = token_source(context.environment)
+    if source is None:
+        return skip("none", "only gated and private models need one", "hf auth login")
+    return ok(f"present ({source})")
+
+
+def cache(context: Context) -> Finding:
+    """Say which models are on this machine, and whether the one asked for is."""
+    target, models = context.target, cached_models(context.environment)
+    shown = ", ".join(models[:SHOWN]) + (", ..." if len(models) > SHOWN else "")
+    found = f"{len(models)} cached" + (f": {shown}" if models else "")
+    if target.is_local:
+        where = "embedded or local" if target.name.hub_ids == () else "cached"
+        return ok(f"{target.label} is {where}; {found}")
+    return ok(f"{target.label} will be downloaded; {found}")
+
+
+def disk(context: Context) -> Finding:
+    """Check that the hub's cache can hold the model, or at least compiled kernels."""
+    folder, target = cache_folder(context.environment), context.target
+    free = context.environment.disk_free(folder)
+    found = f"{free / 1e9:.0f} GB free at {folder}"
+    if not target.is_local and target.config is not None:
+        size = weight_bytes(shapes(target.config), "bf16", 2)
+        if free < size:
+            why = f"{target.label} needs {size / 1e9:.1f} GB"
+            fix = "free disk space, or set HF_HOME to a larger disk"
+            return unfit(target.asked, found, why, fix)
+    if free < LITTLE_DISK:
+        return warn(found, "checkpoints take gigabytes", "set HF_HOME to a larger disk")
+    return ok(found)

@@ -1,0 +1,72 @@
+"""Checks of the model asked for: whether flexinfer runs it, and whether it fits."""
+
+from __future__ import annotations
+
+from flexinfer.errors import UsageError
+from flexinfer.tasks.doctor.context import Context
+from flexinfer.tasks.doctor.memory_plan import BATCH, MemoryPlan, plan, weight_bytes
+from flexinfer.tasks.doctor.report import Finding, fail, ok, skip, unfit, warn
+from flexinfer.tasks.doctor.shapes import shapes
+from flexinfer.weights.families import refuse
+from flexinfer.weights.names import TINY
+
+SMALLER = f"or a smaller model (--model {TINY} fits anywhere)"
+
+
+def model(context: Context) -> Finding:
+    """Check that the model asked for is of a family that flexinfer runs."""
+    target = context.target
+    if target.config is None:
+        return skip(f"{target.label}: {target.trouble}", "its shape is known once it is loaded")
+    try:
+        refuse(target.config, target.label)
+        shape = shapes(target.config)
+    except UsageError as error:
+        return fail(target.label, error.message, error.hint or SMALLER)
+    except (KeyError, TypeError) as error:
+        return fail(target.label, f"its config.json lacks {error}", "download it again")
+    dims = ", ".join(map(str, shape.head_dims))
+    size = f"{shape.parameters / 1e9:.2f} B parameters" if shape.parameters >= 1e7 else "tiny"
+    return ok(f"{target.label}: {target.family}, {size}, {shape.layers} layers, head_dim {dims}")
+
+
+def memory(context: Context) -> Finding:
+    """Plan weights, cache and working space of the mode asked for against free memory."""
+    target, devices = context.target, context.torch.devices
+    if target.config is None:
+        return skip(f"{target.label}: {target.trouble}", "its shape is known once it is loaded")
+    shape, element_bytes = shapes(target.config), 2 if devices else 4
+    planned = plan(shape, context.mode, element_bytes)
+    free = devices[0].free if devices else context.environment.host_memory()[1]
+    weights = weight_bytes(shape, context.mode, element_bytes)
+    parts = {
+        "weights": weights,
+        "KV cache": planned.per_sequence * BATCH,
+        "working space": planned.fixed - weights,
+    }
+    detail = ", ".join(f"{_gb(count)} {name}" for name, count in parts.items())
+    return _verdict(context, planned, free, f"estimate for --mode {context.mode}: {detail}")
+
+
+def _verdict(context: Context, planned: MemoryPlan, free: float, why: str) -> Finding:
+    """Say whether the workload fits, or how much of it does."""
+    work = f"{BATCH} x {planned.tokens} tokens"
+    left = free - planned.needed()
+    if left >= 0:
+        return ok(f"fits: {work}, {_gb(left)} free", why)
+    fits = planned.largest_batch(free)
+    short = f"{work} need {_gb(planned.needed())}, {_gb(free)} are free"
+    if fits == 0:
+        fewer_bits = "" if context.mode == "4bit" else "--load-in-4bit, "
+        fix = f"free memory, {fewer_bits}{SMALLER}"
+        return unfit(context.target.asked, f"does not fit: {short}", why, fix)
+    return warn(
+        f"fits in part: {fits} x {planned.tokens} tokens; {short}",
+        f"{why}; a larger batch waits its turn",
+        f"--max-batch-size {fits}, or shorter sequences with --max-seq-length",
+    )
+
+
+def _gb(count: float) -> str:
+    """Write bytes in GB."""
+    return f"{count / 1e9:.1f} GB"

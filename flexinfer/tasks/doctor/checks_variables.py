@@ -1,0 +1,89 @@
+"""Checks of environment variables that change what runs, each with the harm it does."""
+
+from __future__ import annotations
+
+from flexinfer.tasks.doctor.context import Context
+from flexinfer.tasks.doctor.hub_cache import offline_variable
+from flexinfer.tasks.doctor.report import Finding, ok, unfit, warn
+
+UNSET = ok("not set")
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
+HARMLESS = ("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_FX_GRAPH_CACHE")
+INDUCTOR = {
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "every start compiles everything again",
+    "TORCHINDUCTOR_MAX_AUTOTUNE": "compiling takes minutes, for kernels that are already tuned",
+    "TORCHINDUCTOR_COMPILE_THREADS": "compiling takes longer with few threads",
+    "TORCHINDUCTOR_CPP_WRAPPER": "untested here",
+}
+
+
+def allocator(context: Context) -> Finding:
+    """Look for expandable segments, which memory pools that sleep cannot live with."""
+    for variable in ALLOCATOR:
+        value = context.environment.variables.get(variable, "")
+        if "expandable_segments:true" in value.replace(" ", "").lower():
+            vllm = context.environment.version_of("vllm") or context.environment.findable("vllm")
+            why = "expandable segments and memory that is put to sleep (vLLM's sleep mode, standby)"
+            return unfit(
+                context.mode == "grpo" and bool(vllm),
+                f"{variable}={value}",
+                f"{why} exclude each other",
+                f"unset {variable}, or set expandable_segments:False",
+            )
+    return _plain(context, ALLOCATOR)
+
+
+def launch_blocking(context: Context) -> Finding:
+    """Look for launches that wait for their kernel."""
+    if not context.environment.switched_on("CUDA_LAUNCH_BLOCKING"):
+        return UNSET
+    why = "every kernel is waited for: no graph capture, several times slower"
+    return warn("CUDA_LAUNCH_BLOCKING=1", why, "unset CUDA_LAUNCH_BLOCKING")
+
+
+def compile_disabled(context: Context) -> Finding:
+    """Look for a switched-off torch.compile: flex_attention then ignores its pages."""
+    for variable in UNCOMPILED:
+        if context.environment.switched_on(variable):
+            why = "un-compiled flex_attention ignores the page list: wrong text without an error"
+            return unfit(
+                bool(context.torch.devices), f"{variable} is set", why, f"unset {variable}"
+            )
+    return UNSET
+
+
+def inductor(context: Context) -> Finding:
+    """Look for settings of torch's compiler."""
+    here = context.environment.variables
+    names = [n for n in here if n.startswith("TORCHINDUCTOR_") and n not in HARMLESS]
+    if not names:
+        return _plain(context, HARMLESS)
+    why = "; ".join(INDUCTOR.get(name, f"{name} changes generated kernels") for name in names)
+    return warn(", ".join(f"{n}={here[n]}" for n in names), why, f"unset {' '.join(names)}")
+
+
+def triton_interpret(context: Context) -> Finding:
+    """Look for Triton's interpreter, which runs kernels in Python."""
+    if not context.environment.switched_on("TRITON_INTERPRET"):
+        return UNSET
+    why = "Triton kernels run in Python, thousands of times slower"
+    return unfit(bool(context.torch.devices), "TRITON_INTERPRET=1", why, "unset TRITON_INTERPRET")
+
+
+def offline(context: Context) -> Finding:
+    """Look for a hub library that is kept off the network."""
+    variable = offline_variable(context.environment)
+    if variable is None:
+        return UNSET
+    if context.target.is_local:
+        return ok(f"{variable} is set", f"{context.target.label} is on this machine")
+    why = f"{context.target.label} is not on this machine and cannot be downloaded"
+    return warn(f"{variable} is set", why, f"unset {variable}")
+
+
+def _plain(context: Context, names: tuple[str, ...]) -> Finding:
+    """Name what is set and does no harm."""
+    here = context.environment.variables
+    found = ", ".join(f"{name}={here[name]}" for name in names if name in here)
+    return ok(found) if found else UNSET

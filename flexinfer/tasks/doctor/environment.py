@@ -1,0 +1,103 @@
+"""The machine as the checks see it: a record of questions, so that a test can answer them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from flexinfer.tasks.doctor.process import Run, run_process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Questions a check may ask; it touches the machine in no other way.
+
+    `version_of` and `requires_of` read a distribution's metadata; `findable` says whether a module
+    could be imported, without importing it; `run` starts a process; `disk_free` is in bytes;
+    `host_memory` returns (total, available) bytes.
+    """
+
+    python: tuple[int, int, int]
+    executable: str
+    headers: Path
+    variables: Mapping[str, str]
+    home: Path
+    cores: int
+    version_of: Callable[[str], str | None]
+    requires_of: Callable[[str], Sequence[str]]
+    findable: Callable[[str], bool]
+    which: Callable[[str], str | None]
+    run: Run
+    disk_free: Callable[[Path], int]
+    host_memory: Callable[[], tuple[int, int]]
+
+    def switched_on(self, variable: str) -> bool:
+        """Whether an environment variable is set to something that means yes."""
+        return self.variables.get(variable, "").strip().lower() in {"1", "true", "yes", "on", "y"}
+
+
+def this_machine() -> Environment:
+    """Return the real machine."""
+    return Environment(
+        python=sys.version_info[:3],
+        executable=sys.executable,
+        headers=Path(sysconfig.get_paths()["include"]),
+        variables=dict(os.environ),
+        home=Path.home(),
+        cores=os.cpu_count() or 1,
+        version_of=_version_of,
+        requires_of=_requires_of,
+        findable=_findable,
+        which=shutil.which,
+        run=run_process,
+        disk_free=_disk_free,
+        host_memory=_host_memory,
+    )
+
+
+def _version_of(distribution: str) -> str | None:
+    """Return the installed version, None where there is none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _requires_of(distribution: str) -> Sequence[str]:
+    """Return the requirement lines of an installed distribution."""
+    try:
+        return metadata.requires(distribution) or ()
+    except metadata.PackageNotFoundError:
+        return ()
+
+
+def _findable(module: str) -> bool:
+    """Look for a top-level module on the path; a finder that chokes on it counts as found."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return True
+
+
+def _disk_free(path: Path) -> int:
+    """Return the free bytes where `path` is, or where it would be made."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def _host_memory() -> tuple[int, int]:
+    """Return (total, available) bytes of main memory."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return total, total
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+    return total, int(lines["MemAvailable"].split()[0]) * 1024

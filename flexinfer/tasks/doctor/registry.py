@@ -1,0 +1,131 @@
+"""All checks, in the order in which they run and are shown."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from flexinfer.errors import UsageError
+from flexinfer.tasks.doctor import (
+    checks_compile,
+    checks_device,
+    checks_fa4,
+    checks_hub,
+    checks_memory,
+    checks_packages,
+    checks_python,
+    checks_variables,
+)
+from flexinfer.tasks.doctor.context import Context
+from flexinfer.tasks.doctor.report import Finding
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question; `needs` names checks without which it cannot be asked, all of them earlier."""
+
+    name: str
+    category: str
+    needs: tuple[str, ...]
+    run: Callable[[Context], Finding]
+    about: str
+
+
+def list_checks() -> tuple[Check, ...]:
+    """Return every check; categories are contiguous."""
+    return (*_machine(), *_packages(), *_kernels(), *_model(), *_hub(), *_variables())
+
+
+def select(names: Iterable[str]) -> tuple[Check, ...]:
+    """Return the named checks and what they need, all where none is named; raises UsageError."""
+    every = {check.name: check for check in list_checks()}
+    wanted: set[str] = set()
+    queue = list(names) or list(every)
+    while queue:
+        name = queue.pop()
+        if name not in every:
+            near = difflib.get_close_matches(name, every, n=1, cutoff=0.0)[0]
+            hint = f"did you mean {near}? all: flexinfer doctor --list-checks"
+            raise UsageError(f"--check {name!r} is not known", hint=hint)
+        if name not in wanted:
+            wanted.add(name)
+            queue.extend(every[name].needs)
+    return tuple(check for check in every.values() if check.name in wanted)
+
+
+def _check(
+    name: str, category: str, run: Callable[[Context], Finding], about: str, *needs: str
+) -> Check:
+    """Build a check, its function last but one so that the tables below read well."""
+    return Check(name, category, needs, run, about)
+
+
+def _machine() -> tuple[Check, ...]:
+    """Return checks of Python, torch and the device."""
+    python, device = checks_python, checks_device
+    return (
+        _check("python", "Python", python.python, "3.11 or newer"),
+        _check("headers", "Python", python.headers, "Python.h, for compiled kernels"),
+        _check("torch", "Device", python.torch, "imports, 2.11 or newer"),
+        _check("driver", "Device", python.driver, "NVIDIA driver against torch's CUDA", "torch"),
+        _check("device", "Device", device.device, "a real product on it", "torch"),
+        _check("cuda-graphs", "Device", device.cuda_graphs, "capture and replay", "device"),
+    )
+
+
+def _packages() -> tuple[Check, ...]:
+    """Return checks of Python packages."""
+    here, group = checks_packages, "Packages"
+    return (
+        _check("transformers", group, here.transformers, "against the model asked for"),
+        _check("triton", group, here.triton, "against torch", "torch"),
+        _check("peft", group, here.plain(here.PEFT), "imports", "torch"),
+        _check("bitsandbytes", group, here.bitsandbytes, "a real 4-bit product", "torch"),
+        _check("flash-attn-4", group, checks_fa4.flash_attention, "against device", "torch"),
+        _check("accelerate", group, here.plain(here.ACCELERATE), "imports", "torch"),
+        _check("datasets", group, here.plain(here.DATASETS), "imports", "torch"),
+        _check("trl", group, here.plain(here.TRL), "its GRPO trainer imports", "torch"),
+        _check("vllm", group, here.vllm, "against the range that TRL supports"),
+    )
+
+
+def _kernels() -> tuple[Check, ...]:
+    """Return checks of what compiles kernels."""
+    group, needs = "Kernels", ("torch", "compiler")
+    flex = (
+        _check(f"flex-{dim}", group, checks_compile.flex(dim), "compiled over pages", *needs)
+        for dim in checks_compile.HEAD_DIMS
+    )
+    return _check("compiler", group, checks_compile.compiler, "builds a C++ program"), *flex
+
+
+def _model() -> tuple[Check, ...]:
+    """Return checks of the model asked for."""
+    return (
+        _check("model", "Model", checks_memory.model, "its family is supported"),
+        _check("memory", "Model", checks_memory.memory, "what fits in --mode", "model", "torch"),
+    )
+
+
+def _hub() -> tuple[Check, ...]:
+    """Return checks of the way to weights."""
+    return (
+        _check("hub", "Hub", checks_hub.hub, "reachable, and offers the model"),
+        _check("token", "Hub", checks_hub.token, "present or not; never shown"),
+        _check("cache", "Hub", checks_hub.cache, "models on this machine"),
+        _check("disk", "Hub", checks_hub.disk, "room for the model"),
+    )
+
+
+def _variables() -> tuple[Check, ...]:
+    """Return checks of environment variables."""
+    here, group = checks_variables, "Variables"
+    return (
+        _check("env-allocator", group, here.allocator, "expandable segments"),
+        _check("env-launch-blocking", group, here.launch_blocking, "CUDA_LAUNCH_BLOCKING"),
+        _check("env-compile", group, here.compile_disabled, "torch.compile switched off"),
+        _check("env-inductor", group, here.inductor, "TORCHINDUCTOR_*"),
+        _check("env-triton", group, here.triton_interpret, "TRITON_INTERPRET"),
+        _check("env-offline", group, here.offline, "HF_HUB_OFFLINE"),
+    )

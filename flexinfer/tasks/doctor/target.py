@@ -1,0 +1,81 @@
+"""The model that is asked about: its name, its config and whether its weights are here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flexinfer.errors import EnvironmentUnfit
+from flexinfer.tasks.doctor.environment import Environment
+from flexinfer.tasks.doctor.hub_cache import has_weights, snapshot
+from flexinfer.weights.names import ModelName, choose_default, config_file, resolve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A model by name; `config` is its text model's, None where no config.json is at hand.
+
+    `asked` says that the user named it; `folder` holds its weights, where they are on this machine;
+    `trouble` says in one line why a config could not be read.
+    """
+
+    name: ModelName
+    asked: bool
+    config: Mapping[str, Any] | None = None
+    folder: Path | None = None
+    trouble: str = ""
+
+    @property
+    def label(self) -> str:
+        """What the user calls it."""
+        return self.name.name
+
+    @property
+    def is_local(self) -> bool:
+        """Whether no hub is needed to load it."""
+        return self.folder is not None or self.name.gguf is not None
+
+    @property
+    def family(self) -> str:
+        """The text model's `model_type`, empty where unknown."""
+        return str((self.config or {}).get("model_type", ""))
+
+
+def find_target(environment: Environment, model: str | None, cuda: bool) -> Target:
+    """Resolve `--model`, or choose as the other commands do; raises UsageError for a bad name."""
+    try:
+        name = resolve(model if model is not None else choose_default(cuda)[0])
+    except ImportError as error:
+        raise EnvironmentUnfit(
+            f"--model {model}: the hub's library cannot be imported: {error}",
+            hint="pip install -U huggingface_hub",
+        ) from error
+    config, folder, trouble = _look(environment, name)
+    return Target(name=name, asked=model is not None, config=config, folder=folder, trouble=trouble)
+
+
+def _look(
+    environment: Environment, name: ModelName
+) -> tuple[Mapping[str, Any] | None, Path | None, str]:
+    """Return (config, folder with weights, trouble) of a model."""
+    cached = [path for repo in name.hub_ids if (path := snapshot(environment, repo))]
+    folders = [path for path in (name.folder, *cached) if path is not None]
+    complete = next((path for path in folders if has_weights(path)), None)
+    embedded = [config_file(name.config)] if name.config else []
+    files = [path / "config.json" for path in folders] + embedded
+    if not files:
+        return None, complete, "its config.json is not on this machine"
+    try:
+        return text_part(json.loads(files[0].read_text(encoding="utf-8"))), complete, ""
+    except (OSError, ValueError, TypeError) as error:
+        return None, complete, f"{files[0]} cannot be read: {error}"
+
+
+def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the text model's config of a config.json, or of an embedded file that wraps one."""
+    raw = raw.get("config", raw)
+    inner = raw.get("text_config")
+    return raw if inner is None else {"model_type": raw.get("model_type"), **inner}
