@@ -1,0 +1,61 @@
+"""How typer's commands behave here: plain help in sections, and errors as failures.py has them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+from flexinfer.cli.failures import guard
+
+
+class Command(TyperCommand):
+    """A command whose --help groups its options by their panel, without starting rich."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel, in the order in which the options are declared."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(_panel(param), []).append(record)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+class Group(TyperGroup):
+    """The commands together; whatever goes wrong in one ends as an exit code."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command line (default: the process's own) and exit with its code."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")
+        words = list(sys.argv[1:] if args is None else args)
+        options = words[: words.index("--")] if "--" in words else words
+
+        def run() -> int:
+            with self.make_context(prog_name or "flexinfer", list(words)) as context:
+                return int(self.invoke(context) or 0)
+
+        code = guard(run, debug="--debug" in options)
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+
+def _panel(param: Any) -> str:
+    """Return the section of --help that an option or an argument stands in."""
+    known = isinstance(param, TyperOption | TyperArgument)
+    return (known and param.rich_help_panel) or "Options"

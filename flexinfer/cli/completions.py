@@ -1,0 +1,73 @@
+"""Completion scripts for bash, zsh and fish, written from the commands themselves.
+
+`python -m flexinfer.cli.completions [FOLDER]` writes them (default: ./completions). They are plain
+lists, so completing starts no Python; a test compares them with the commands.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flexinfer.cli.completion_scripts import Command, Option, bash, fish, zsh
+
+SCRIPTS: Mapping[str, Callable[[Sequence[Command]], str]] = {
+    "flexinfer.bash": bash,
+    "_flexinfer": zsh,
+    "flexinfer.fish": fish,
+}
+
+
+def read_commands() -> tuple[Command, ...]:
+    """Read the command line's own definition, the options before any command first."""
+    from typer.main import get_command
+
+    from flexinfer.cli.main import app
+
+    root: Any = get_command(app)
+    return _command("", root), *(_command(name, sub) for name, sub in root.commands.items())
+
+
+def _command(name: str, command: Any) -> Command:
+    """Read one command."""
+    options = [
+        Option(
+            names=tuple(p.opts + p.secondary_opts),
+            help=p.help or p.name.replace("_", " "),
+            metavar=p.metavar,
+            values=_values(p.metavar or ""),
+        )
+        for p in command.params
+        if p.param_type_name == "option"
+    ]
+    if name:
+        options.append(Option(names=("-h", "--help"), help="Show the help.", metavar=None))
+    return Command(name=name, help=command.help.splitlines()[0], options=tuple(options))
+
+
+def _values(metavar: str) -> tuple[str, ...]:
+    """Return the values that a metavar stands for, where they can be listed (see options.py)."""
+    if metavar == "MODEL":
+        from flexinfer.weights.names import ALIASES
+
+        return tuple(ALIASES)
+    if metavar == "CHECK":
+        from flexinfer.tasks.doctor.registry import list_checks
+
+        return tuple(check.name for check in list_checks())
+    return tuple(metavar.split("|")) if "|" in metavar else ()
+
+
+def main() -> None:
+    """Write the three scripts to a folder."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("completions")
+    folder.mkdir(parents=True, exist_ok=True)
+    commands = read_commands()
+    for name, script in SCRIPTS.items():
+        (folder / name).write_text(script(commands), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

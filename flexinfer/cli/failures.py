@@ -1,0 +1,104 @@
+"""From an exception to what the user sees: one `error:` line, one `hint:` line, an exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import typer
+
+from flexinfer.cli.console import print_data, say
+from flexinfer.errors import EnvironmentUnfit, FlexinferError, NotEnoughMemory, UsageError
+
+INTERRUPTED = 130
+USAGE: Any = typer.BadParameter.__mro__[1]
+"""click's UsageError, of the copy of click that the installed typer works with."""
+
+
+class Failure(NamedTuple):
+    """What is said of an exception, each on one line, and the exit code."""
+
+    message: str
+    hint: str | None
+    exit_code: int
+
+
+def guard(action: Callable[[], int], debug: bool) -> int:
+    """Run `action` and return its exit code, or say on stderr what went wrong."""
+    try:
+        code = action()
+        if sys.stdout is not None:
+            print_data("")
+        return code
+    except BrokenPipeError:
+        return 0
+    except typer.Exit as stop:
+        return stop.exit_code
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        failure = explain(error)
+        say_failure(failure.message, failure.hint)
+        return failure.exit_code
+    finally:
+        _settle_stdout()
+
+
+def say_failure(message: str, hint: str | None = None) -> None:
+    """Write an `error:` line and, where there is a cure, a `hint:` line to stderr."""
+    for label, text in (("error", message), ("hint", hint)):
+        if text:
+            say(f"{label}: {' '.join(text.split())}")
+
+
+def explain(error: Exception) -> Failure:
+    """Put an exception into words; the words of an unforeseen one are its own."""
+    if isinstance(error, FlexinferError):
+        return Failure(error.message, error.hint, error.exit_code)
+    if isinstance(error, USAGE):
+        return _usage(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        hint = "lower --max-batch-size, --max-seq-length or --kv-memory"
+        return Failure(f"out of memory: {error}", hint, NotEnoughMemory.exit_code)
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "?").split(".")[0]
+        return Failure(
+            f"the package {package} is missing",
+            f"pip install {package}",
+            EnvironmentUnfit.exit_code,
+        )
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return Failure(f"{where}{error.strerror or error}", None, 1)
+    return Failure(
+        f"internal error: {type(error).__name__}: {error}", "--debug shows the traceback", 1
+    )
+
+
+def _settle_stdout() -> None:
+    """Point a stdout that takes nothing more nowhere, or the interpreter's last flush complains."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _usage(error: Any) -> Failure:
+    """Turn typer's words about wrong usage into a line and the nearest spelling."""
+    words = " ".join(error.format_message().split())
+    message, _, near = words.partition(" (Possible options: ")
+    if not near:
+        message, _, near = message.partition(" Did you mean ")
+    names = re.findall(r"[\w-]+", near)
+    hint = f"did you mean {' or '.join(names)}?" if names else "flexinfer --help"
+    message = re.sub(r"'(--?[\w-]+)'( / '-[\w-]+')*", r"\1", message).rstrip(".")
+    return Failure(message[:1].lower() + message[1:], hint, UsageError.exit_code)

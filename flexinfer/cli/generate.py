@@ -1,0 +1,190 @@
+"""`flexinfer generate`: prompts in, texts or JSON Lines out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+
+import typer
+
+from flexinfer.cli.console import Console, print_data
+from flexinfer.cli.flags import option
+from flexinfer.cli.options import (
+    IGNORE_EOS,
+    MAX_NEW_TOKENS,
+    OUTPUT,
+    SAMPLING,
+    TEMPERATURE,
+    CommonFlags,
+    EngineFlags,
+    ModelFlags,
+)
+from flexinfer.errors import UsageError
+
+if TYPE_CHECKING:
+    from flexinfer.tasks.generate_input import Item
+    from flexinfer.tasks.generate_output import Format
+
+INPUT = "Input"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFlags:
+    """Where the prompts come from."""
+
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PROMPT", rich_help_panel=INPUT, help="User messages."),
+    ] = None
+    input: Annotated[
+        str | None,
+        option(
+            "--input",
+            "-i",
+            panel=INPUT,
+            metavar="FILE",
+            help="JSON Lines with prompt, messages or prompt_token_ids; - is stdin.",
+        ),
+    ] = None
+    system: Annotated[
+        str | None, option("--system", panel=INPUT, metavar="TEXT", help="System message.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingFlags:
+    """How to sample; what is not given comes from the checkpoint's generation_config."""
+
+    max_new_tokens: Annotated[int | None, MAX_NEW_TOKENS] = None
+    temperature: Annotated[float | None, TEMPERATURE] = None
+    top_p: Annotated[
+        float | None, option("--top-p", panel=SAMPLING, metavar="P", help="1 is off.")
+    ] = None
+    top_k: Annotated[
+        int | None, option("--top-k", panel=SAMPLING, metavar="K", help="0 or -1 is off.")
+    ] = None
+    min_p: Annotated[
+        float | None, option("--min-p", panel=SAMPLING, metavar="P", help="0 is off.")
+    ] = None
+    repetition_penalty: Annotated[
+        float | None, option("--repetition-penalty", panel=SAMPLING, metavar="X", help="1 is off.")
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        option("--stop", panel=SAMPLING, metavar="TEXT", help="End before this; repeatable."),
+    ] = None
+    ignore_eos: Annotated[bool | None, IGNORE_EOS] = None
+    n: Annotated[
+        int | None, option("-n", "--n", panel=SAMPLING, metavar="N", help="Samples of each prompt.")
+    ] = None
+    logprobs: Annotated[
+        bool, option("--logprobs", panel=SAMPLING, help="Add log-probabilities to each sample.")
+    ] = False
+
+    def given(self) -> dict[str, Any]:
+        """Return what was asked for, without what was left out."""
+        values = vars(self).items()
+        return {k: v for k, v in values if v is not None and v is not False and v != []}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFlags:
+    """Where the results go."""
+
+    output: Annotated[
+        str, option("--output", "-o", panel=OUTPUT, metavar="FILE", help="- is stdout.")
+    ] = "-"
+    format: Annotated[
+        str | None,
+        option(
+            "--format",
+            panel=OUTPUT,
+            metavar="text|jsonl",
+            help="Default: jsonl with --input or --output, else text.",
+        ),
+    ] = None
+    resume: Annotated[
+        bool, option("--resume", panel=OUTPUT, help="Make only what --output lacks.")
+    ] = False
+
+    def form(self, from_file: bool) -> Format:
+        """Return the format: what was asked for, else jsonl wherever a file takes part."""
+        form = self.format or ("jsonl" if from_file or self.output != "-" else "text")
+        if form not in ("text", "jsonl"):
+            raise UsageError(f"--format is {form!r}; allowed: text, jsonl")
+        if self.resume and (self.output == "-" or form != "jsonl"):
+            raise UsageError("--resume needs --output FILE in the format jsonl")
+        return cast("Format", form)
+
+
+def generate(
+    asked: InputFlags,
+    output: OutputFlags,
+    sampling: SamplingFlags,
+    model: ModelFlags,
+    engine: EngineFlags,
+    common: CommonFlags,
+) -> int:
+    """Generate text from prompts, or from a file of requests."""
+    from flexinfer.cli.results import Results
+    from flexinfer.tasks.generate import GenerateConfig, run_generate
+    from flexinfer.tasks.generate_resume import read_finished
+
+    form = output.form(from_file=asked.input is not None)
+    items = _items(asked, raw=model.chat_template == "none")
+    _check_files(asked.input, output.output)
+    ids = [item.id for item in items]
+    finished = read_finished(Path(output.output), ids) if output.resume else {}
+    with Console(quiet=common.quiet) as console:
+        config = GenerateConfig(
+            model=model.options(engine.seed, console.notice),
+            engine=engine.config(),
+            items=items,
+            sampling=sampling.given(),
+            finished=finished,
+        )
+        single = len(items) == 1 and sampling.n in (None, 1)
+        with Results(
+            output.output, form, items, finished, as_json=common.as_json, single=single
+        ) as results:
+            report = run_generate(
+                config,
+                partial(_off_screen, console, results.add),
+                console.report,
+                notice=console.notice,
+                on_text=partial(_off_screen, console, print_data) if results.live else None,
+            )
+        console.notice(report.summary)
+    return results.finish(report)
+
+
+def _off_screen(console: Console, write: Callable[[T], None], value: T) -> None:
+    """Take the progress bars away before something is written to the same screen."""
+    if sys.stdout.isatty():
+        console.pause()
+    write(value)
+
+
+def _items(asked: InputFlags, raw: bool) -> tuple[Item, ...]:
+    """Read the prompts of the command line, or the lines of --input."""
+    from flexinfer.tasks.generate_input import items_from_file, items_from_prompts
+
+    if (asked.input is None) == (not asked.prompts):
+        word = "no prompt" if asked.input is None else "both prompts and --input"
+        raise UsageError(word, hint='flexinfer generate "12+30=", or --input FILE.jsonl')
+    if asked.input is not None:
+        return items_from_file(asked.input, sys.stdin.buffer, asked.system)
+    return items_from_prompts(asked.prompts or [], raw=raw, system=asked.system)
+
+
+def _check_files(source: str | None, target: str) -> None:
+    """Refuse to write over the input."""
+    if source in (None, "-") or target == "-" or not Path(target).exists():
+        return
+    if Path(target).samefile(source):
+        raise UsageError(f"--output {target} is the --input")

@@ -1,0 +1,54 @@
+"""The `flexinfer` command line: which commands there are, and the options before them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flexinfer import __version__
+from flexinfer.cli.app import Command, Group
+from flexinfer.cli.bench import bench
+from flexinfer.cli.console import print_data
+from flexinfer.cli.doctor import doctor
+from flexinfer.cli.flags import grouped, option
+from flexinfer.cli.generate import generate
+from flexinfer.cli.options import CommonFlags
+
+COMMANDS = (generate, bench, doctor)
+
+
+def flexinfer(
+    context: typer.Context,
+    common: CommonFlags,
+    version: Annotated[
+        bool, option("--version", panel="Options", help="Show the version.")
+    ] = False,
+    show_help: Annotated[
+        bool, option("--help", "-h", panel="Options", help="Show this message and exit.")
+    ] = False,
+) -> int:
+    """LLM rollouts and evaluation from the trainer's own weights, on one GPU."""
+    if version:
+        print_data(f"flexinfer {__version__}\n")
+        raise typer.Exit
+    if show_help or context.invoked_subcommand is None:
+        print_data(context.get_help() + "\n")
+        raise typer.Exit
+    context.default_map = {command.__name__: vars(common) for command in COMMANDS}
+    return 0
+
+
+# The group's own --help stands above: typer would start pydantic to parse the absence of its own.
+app = typer.Typer(
+    name="flexinfer",
+    cls=Group,
+    callback=grouped(flexinfer),
+    invoke_without_command=True,
+    add_completion=False,
+    add_help_option=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+for command in COMMANDS:
+    app.command(cls=Command)(grouped(command))

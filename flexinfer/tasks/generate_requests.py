@@ -1,0 +1,146 @@
+"""From items to requests: token ids, sampling parameters, seeds, and the room they need."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from flexinfer.config import ChatTemplate, EngineConfig, resolve_sampling
+from flexinfer.engine.outputs import Request, RequestOutput
+from flexinfer.errors import RequestError, UsageError
+from flexinfer.tasks.generate_input import Item
+from flexinfer.tasks.generate_resume import check_same
+
+if TYPE_CHECKING:
+    from flexinfer.weights.load import LoadedModel
+
+Record = dict[str, Any]
+_ROUND_TO = 64
+"""A sequence length that is decided here is a multiple of this many tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be done, by the item's position: requests to serve and records that are ready.
+
+    A ready record is an error, or None for an item whose record an earlier run has written.
+    """
+
+    requests: Mapping[int, Request] = field(default_factory=dict)
+    ready: Mapping[int, Record | None] = field(default_factory=dict)
+
+
+def make_plan(
+    items: Iterable[Item],
+    loaded: LoadedModel,
+    template: ChatTemplate,
+    sampling: Mapping[str, Any],
+    seed: int,
+    finished: Mapping[str | int, Record],
+) -> Plan:
+    """Encode every item; one that cannot be served becomes an error record.
+
+    Raises UsageError where a `finished` record was made from another prompt, model or sampling.
+    """
+    requests: dict[int, Request] = {}
+    ready: dict[int, Record | None] = {}
+    for index, item in enumerate(items):
+        try:
+            request = _request(item, index, loaded, template, sampling, seed)
+        except RequestError as error:
+            ready[index] = failed_record(item, error.message)
+            continue
+        if item.id in finished:
+            check_same(finished[item.id], _origin(item, request, loaded.name))
+            ready[index] = None
+        else:
+            requests[index] = request
+    return Plan(requests=requests, ready=ready)
+
+
+def fit(config: EngineConfig, requests: Collection[Request], loaded: LoadedModel) -> EngineConfig:
+    """Return `config` with room for these requests and no more, within what the model can do."""
+    if not requests:
+        return config
+    needs = [(len(r.prompt_token_ids) + r.sampling.max_new_tokens, r.sampling.n) for r in requests]
+    length = config.max_seq_length
+    if length is None:
+        rounded = -(-max(need for need, _ in needs) // _ROUND_TO) * _ROUND_TO
+        length = min(rounded, _text_config(loaded).max_position_embeddings)
+    samples = sum(n for _, n in needs)
+    return replace(
+        config, max_seq_length=length, max_batch_size=min(config.max_batch_size, samples)
+    )
+
+
+def done_record(item: Item, request: Request, output: RequestOutput, model: str) -> Record:
+    """Return the record of a request that the engine has answered, or refused."""
+    if output.error is not None:
+        return failed_record(item, output.error, request.prompt_token_ids)
+    outputs = []
+    for sample in output.outputs:
+        values = asdict(sample)
+        if not request.sampling.logprobs:
+            del values["logprobs"], values["policy_logprobs"]
+        outputs.append({k: list(v) if isinstance(v, tuple) else v for k, v in values.items()})
+    head = _origin(item, request, model)
+    return {
+        "id": item.id,
+        "prompt_token_ids": head.pop("prompt_token_ids"),
+        "outputs": outputs,
+    } | head
+
+
+def failed_record(item: Item, error: str, prompt_token_ids: tuple[int, ...] = ()) -> Record:
+    """Return the record of a request that was not served."""
+    ids = list(prompt_token_ids)
+    return {"id": item.id, "prompt_token_ids": ids, "outputs": [], "error": error}
+
+
+def _origin(item: Item, request: Request, model: str) -> Record:
+    """Return what a record was made from, as JSON has it."""
+    sampling = asdict(request.sampling)
+    return {
+        "prompt_token_ids": list(request.prompt_token_ids),
+        "model": model,
+        "sampling": sampling | {"stop": list(request.sampling.stop)},
+    }
+
+
+def _request(
+    item: Item,
+    index: int,
+    loaded: LoadedModel,
+    template: ChatTemplate,
+    sampling: Mapping[str, Any],
+    seed: int,
+) -> Request:
+    """Encode one item; its seed is `seed` + its position where it brings none of its own."""
+    if item.error is not None:
+        raise RequestError(item.error)
+    try:
+        params = resolve_sampling({**sampling, **item.sampling}, loaded.generation_config)
+    except UsageError as error:
+        raise RequestError(error.message) from error
+    if params.seed is None:
+        params = replace(params, seed=(seed + index) % 2**63)
+    return Request(prompt_token_ids=_encode(item, loaded, template), sampling=params)
+
+
+def _encode(item: Item, loaded: LoadedModel, template: ChatTemplate) -> tuple[int, ...]:
+    """Return the token ids of an item; raises RequestError."""
+    from flexinfer.engine.chat import encode_chat, encode_raw
+
+    if item.prompt is not None:
+        return encode_raw(loaded.tokenizer, item.prompt)
+    if item.messages is not None:
+        family = _text_config(loaded).model_type
+        return encode_chat(loaded.tokenizer, item.messages, template, family)
+    assert item.prompt_token_ids is not None
+    return item.prompt_token_ids
+
+
+def _text_config(loaded: LoadedModel) -> Any:
+    """Return the Hugging Face config of the text model."""
+    return loaded.module.config
