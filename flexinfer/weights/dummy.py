@@ -51,25 +51,24 @@ def _norm_weight(name: str, weight: Tensor, config: PreTrainedConfig) -> float:
     """Return the constant weight of a norm; Gemma's post norms set the size of its branches."""
     gemma = config.model_type == "gemma4_text"
     if gemma and name.endswith(("q_norm.weight", "k_norm.weight")):
-        return float(weight.shape[0]) ** -0.25  # Gemma's attention scale is 1, not head_dim**-0.5
+        return float(weight.shape[0] ** -0.25)  # Gemma's attention scale is 1, not head_dim**-0.5
     if gemma and ".post_" in name:
         return LOGIT_STD / math.sqrt(3 * config.num_hidden_layers)
     return 1.0
 
 
 def _std(name: str, weight: Tensor, config: PreTrainedConfig) -> float:
-    """Return the standard deviation of a matrix [out, in]."""
-    fan_in = weight.shape[1]
-    hidden = LOGIT_STD / math.sqrt(config.hidden_size)
-    branch = hidden / math.sqrt(2 * config.num_hidden_layers)
-    if name.endswith(("embed_tokens.weight", "lm_head.weight")):
-        return hidden
-    if name.endswith("embed_tokens_per_layer.weight"):
-        return config.hidden_size_per_layer_input**-0.5
-    if name.endswith("per_layer_input_gate.weight"):
-        return fan_in**-0.5 / LOGIT_STD
-    if config.model_type != "gemma4_text" and name.endswith("o_proj.weight"):
-        return branch / math.sqrt(fan_in)
-    if config.model_type != "gemma4_text" and name.endswith("down_proj.weight"):
-        return branch / math.sqrt(fan_in) / _GATED_RMS
-    return fan_in**-0.5
+    """Return the standard deviation of a matrix [out, in]; by default output is as input."""
+    kind = name.split(".")[-2]
+    as_input = 1 / math.sqrt(weight.shape[1])
+    embedding = LOGIT_STD / math.sqrt(config.hidden_size)
+    if kind in ("embed_tokens", "lm_head"):
+        return embedding
+    if kind == "embed_tokens_per_layer":
+        return 1 / math.sqrt(config.hidden_size_per_layer_input)
+    if kind == "per_layer_input_gate":  # reads the residual stream, which no norm has scaled
+        return as_input / LOGIT_STD
+    if config.model_type == "gemma4_text" or kind not in ("o_proj", "down_proj"):
+        return as_input
+    branch = as_input * embedding / math.sqrt(2 * config.num_hidden_layers)
+    return branch if kind == "o_proj" else branch / _GATED_RMS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flexinfer.errors import EnvironmentUnfit, UsageError
@@ -12,70 +13,86 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 OLDEST_TRANSFORMERS = (5, 5, 2)
-FAMILIES = {"qwen3": "Qwen3", "llama": "Llama", "gemma4_text": "Gemma4Text"}
-SUPPORTED = "Qwen3, Llama (and relatives such as SmolLM2), Gemma-4 text"
+FAMILIES: Mapping[str, str] = MappingProxyType(
+    {"qwen3": "Qwen3", "llama": "Llama", "gemma4_text": "Gemma4Text"}
+)
+"""model_type of a text model -> how its classes in transformers begin."""
+SUPPORTED = "supported: Qwen3, Llama (and relatives such as SmolLM2), Gemma-4"
 
 
 def check_transformers(found: str | None = None) -> None:
     """Raise EnvironmentUnfit where transformers (`found`, else the installed one) is too old."""
+    from packaging.version import Version
+
     found = version("transformers") if found is None else found
-    numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
-    if numbers < OLDEST_TRANSFORMERS:
-        needed = ".".join(map(str, OLDEST_TRANSFORMERS))
+    if Version(found).release < OLDEST_TRANSFORMERS:
+        oldest = ".".join(map(str, OLDEST_TRANSFORMERS))
         raise EnvironmentUnfit(
-            f"transformers {found} is too old: flexinfer needs {needed} or newer",
-            hint="pip install -U transformers",
+            f"transformers {found} is too old: flexinfer needs {oldest} or newer",
+            hint="pip install --upgrade transformers",
         )
 
 
 def text_config(raw: Mapping[str, Any], name: str) -> PreTrainedConfig:
     """Build the text model's config from a config.json; a multimodal one gives its text part.
 
-    Raises UsageError for a family that flexinfer does not run, and for a broken config.
+    Raises UsageError for a family that flexinfer does not run and for a config that makes no
+    sense, EnvironmentUnfit for a checkpoint stored in fewer bits.
     """
-    text = dict(raw.get("text_config") or {}) if raw.get("model_type") == "gemma4" else dict(raw)
-    if raw.get("model_type") == "gemma4":
-        text = {"model_type": "gemma4_text", "dtype": raw.get("dtype")} | text
-        text.setdefault("tie_word_embeddings", raw.get("tie_word_embeddings", True))
-    _refuse(text, name)
-    import transformers
-
-    config_class = getattr(transformers, FAMILIES[text["model_type"]] + "Config")
+    text = _text_part(raw)
+    refuse(text, name)
+    if raw.get("quantization_config"):
+        method = raw["quantization_config"].get("quant_method", "unknown method")
+        raise EnvironmentUnfit(
+            f"{name} is quantised ({method}), which is not supported by this version",
+            hint="give the unquantised checkpoint",
+        )
+    config_class, _ = _classes(text["model_type"])
     try:
         config: PreTrainedConfig = config_class.from_dict(text)
     except Exception as error:
-        raise UsageError(
-            f"{name}: config.json does not describe a model: {_line(error)}"
-        ) from error
+        line = " ".join(str(error).split())
+        raise UsageError(f"{name}: config.json describes no model: {line}") from error
     return config
 
 
 def causal_lm(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """Return the Hugging Face *ForCausalLM class of a config that `text_config` built."""
-    import transformers
-
-    family = FAMILIES[config.model_type].removesuffix("Text")
-    model_class: type[PreTrainedModel] = getattr(transformers, family + "ForCausalLM")
-    return model_class
+    return _classes(config.model_type)[1]
 
 
-def _refuse(text: Mapping[str, Any], name: str) -> None:
-    """Raise UsageError by name for mixture-of-experts, quantised and unknown families."""
+def refuse(text: Mapping[str, Any], name: str) -> None:
+    """Raise UsageError by name for mixtures of experts and for families without a walker."""
     family = text.get("model_type")
     if not isinstance(family, str):
         raise UsageError(f"{name}: config.json names no model_type")
-    if text.get("enable_moe_block") or "moe" in family.lower() or text.get("num_experts"):
+    if text.get("enable_moe_block") or text.get("num_experts") or "moe" in family.lower():
         raise UsageError(
             f"{name} is a mixture of experts ({family}), which flexinfer does not run",
-            hint=f"supported: {SUPPORTED}",
+            hint=SUPPORTED,
         )
     if family not in FAMILIES:
         raise UsageError(
-            f"{name} is of the family {family}, which flexinfer does not run",
-            hint=f"supported: {SUPPORTED}",
+            f"{name} is of the family {family}, which flexinfer does not run", hint=SUPPORTED
         )
 
 
-def _line(error: Exception) -> str:
-    """Squeeze an exception's message into one line."""
-    return " ".join(str(error).split())
+def _text_part(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of the text model's part of a config.json, with the outer dtype and tying."""
+    if raw.get("model_type") != "gemma4":
+        return dict(raw)
+    inner = dict(raw.get("text_config") or {})
+    outer = {key: raw[key] for key in ("dtype", "torch_dtype", "tie_word_embeddings") if key in raw}
+    return {"model_type": "gemma4_text"} | outer | inner
+
+
+def _classes(model_type: str) -> tuple[type[PreTrainedConfig], type[PreTrainedModel]]:
+    """Return the config and model class of a text family."""
+    import transformers
+
+    classes = {
+        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+        "gemma4_text": (transformers.Gemma4TextConfig, transformers.Gemma4ForCausalLM),
+    }
+    return classes[model_type]

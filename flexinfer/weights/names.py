@@ -35,7 +35,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         TINY: (),
     }
 )
-"""Alias -> hub ids in order of preference; each but the embedded one has assets/configs/ALIAS.json."""
+"""Alias -> hub ids in order of preference; assets/configs/ALIAS.json is there for all but TINY."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,10 +19,7 @@ def allocate(module: nn.Module, dtype: torch.dtype, device: torch.device) -> Non
 
     Tied parameters stay tied. Nothing is copied: the peak is one copy of the model.
     """
-    memory: dict[int, nn.Parameter] = {}
-    for group in _groups(module):
-        views = _adjacent([tensor.shape for tensor in group], dtype, device)
-        memory |= {id(old): nn.Parameter(new) for old, new in zip(group, views, strict=True)}
+    memory = _packed(module, dtype, device)
     persistent = set(module.state_dict())
     for prefix, owner in list(module.named_modules()):
         for name, old in list(owner.named_parameters(recurse=False)):
@@ -34,30 +31,26 @@ def allocate(module: nn.Module, dtype: torch.dtype, device: torch.device) -> Non
                 setattr(owner, name, torch.empty(buffer.shape, dtype=dtype, device=device))
 
 
-def pack(module: nn.Module) -> None:
-    """Move a loaded model's groups into shared buffers, one group at a time."""
+def _packed(module: nn.Module, dtype: torch.dtype, device: torch.device) -> dict[int, nn.Parameter]:
+    """Return new parameters for all grouped ones, by the id of the old one."""
+    memory: dict[int, nn.Parameter] = {}
     for group in _groups(module):
-        views = _adjacent([tensor.shape for tensor in group], group[0].dtype, group[0].device)
-        for parameter, view in zip(group, views, strict=True):
-            view.copy_(parameter.data)
-            parameter.data = view
+        rows = [old.shape[0] for old in group]
+        buffer = torch.empty(sum(rows), *group[0].shape[1:], dtype=dtype, device=device)
+        views: tuple[Tensor, ...] = torch.split(buffer, rows)
+        for old, view in zip(group, views, strict=True):
+            memory[id(old)] = nn.Parameter(view)
+    return memory
 
 
-def _groups(module: nn.Module) -> Iterator[list[nn.Parameter]]:
+def _groups(module: nn.Module) -> Iterator[list[Tensor]]:
     """Yield weights, then biases, of the Linears that read the same input: two or more each."""
     for parent in module.modules():
         children = dict(parent.named_children())
         for names in GROUPS:
             linears = [c for name in names if isinstance(c := children.get(name), nn.Linear)]
-            biases = [linear.bias for linear in linears if linear.bias is not None]
+            biases: list[Tensor] = [c.bias for c in linears if c.bias is not None]
             if len(linears) > 1:
                 yield [linear.weight for linear in linears]
             if len(linears) > 1 and len(biases) == len(linears):
                 yield biases
-
-
-def _adjacent(shapes: list[torch.Size], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    """Return uninitialised tensors of `shapes` that lie one after the other in one buffer."""
-    rows = [shape[0] for shape in shapes]
-    buffer = torch.empty(sum(rows), *shapes[0][1:], dtype=dtype, device=device)
-    return list(buffer.split(rows))

@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from flexinfer.config import Device, Dtype
-from flexinfer.errors import EnvironmentUnfit
+from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+_GIB = 2**30
 
 
-def device(wanted: Device) -> torch.device:
-    """Return the device; raises EnvironmentUnfit where CUDA is asked for and absent."""
+def choose_device(wanted: Device) -> tuple[torch.device, str]:
+    """Return (device, notice); raises EnvironmentUnfit where CUDA is asked for and absent."""
     present = torch.cuda.is_available()
     if wanted == "cuda" and not present:
         raise EnvironmentUnfit(
-            "--device cuda: no CUDA device is usable here",
-            hint="flexinfer doctor says why; --device cpu runs without one",
+            "--device cuda: there is no usable CUDA device",
+            hint="`flexinfer doctor` says why; --device cpu runs without one",
         )
-    return torch.device("cuda" if wanted != "cpu" and present else "cpu")
+    if wanted == "cpu" or not present:
+        why = "as asked" if wanted == "cpu" else "there is no CUDA device"
+        return torch.device("cpu"), f"device: cpu ({why})"
+    device = torch.device("cuda", torch.cuda.current_device())
+    return device, f"device: {device} ({torch.cuda.get_device_name(device)})"
 
 
-def dtype(
+def choose_dtype(
     wanted: Dtype, device: torch.device, stored: torch.dtype | None
 ) -> tuple[torch.dtype, str]:
-    """Return (dtype, notice): bfloat16 on CUDA, else the checkpoint's, halves widened to float32."""
+    """Return (dtype, notice): bfloat16 on CUDA; on the CPU float32, whatever half was stored."""
     if wanted != "auto":
-        return getattr(torch, wanted), f"dtype: {wanted} (as asked)"
+        return _DTYPES[wanted], f"dtype: {wanted} (as asked)"
     if device.type == "cuda":
-        return torch.bfloat16, "dtype: bfloat16"
+        return torch.bfloat16, "dtype: bfloat16 (the default on CUDA)"
     if stored in (torch.bfloat16, torch.float16):
-        return (
-            torch.float32,
-            f"dtype: float32 (the checkpoint is {stored}; halves are slow on a CPU)",
-        )
+        half = str(stored).removeprefix("torch.")
+        return torch.float32, f"dtype: float32 (stored as {half}; half precision is slow on a CPU)"
     return torch.float32, "dtype: float32"
+
+
+def require_memory(needed: int, device: torch.device, name: str) -> None:
+    """Raise NotEnoughMemory where `needed` bytes of weights do not fit into what is free."""
+    free = available_bytes(device)
+    if free is not None and needed > free:
+        raise NotEnoughMemory(
+            f"the weights of {name} need {needed / _GIB:.1f} GiB,"
+            f" {device.type} has {free / _GIB:.1f} GiB free",
+            hint="choose a smaller --model or a narrower --dtype",
+        )
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Return the free bytes of `device`; None where the system does not tell."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None

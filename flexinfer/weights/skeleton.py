@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from flexinfer.errors import UsageError
 from flexinfer.weights.families import causal_lm
 from flexinfer.weights.pack import allocate
 
@@ -19,12 +21,25 @@ _EMBED_WIDTH = {
 }
 
 
-def shell(config: PreTrainedConfig) -> PreTrainedModel:
-    """Return the *ForCausalLM of `config` on the meta device, in eval mode: shapes, no memory."""
-    with torch.device("meta"):
-        model = causal_lm(config)(config)
-    evaluating: PreTrainedModel = model.eval()
-    return evaluating
+def shell(config: PreTrainedConfig, generation: Mapping[str, Any], origin: str) -> PreTrainedModel:
+    """Return the *ForCausalLM of `config` on the meta device, in eval mode: shapes, no memory.
+
+    `generation` is its generation_config.json (or empty), `origin` the path or name it remembers;
+    raises UsageError where one of the configs makes no sense.
+    """
+    from transformers import GenerationConfig
+
+    config.name_or_path = origin
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = causal_lm(config)(config)
+        if generation:
+            model.generation_config = GenerationConfig.from_dict(dict(generation))
+    except Exception as error:
+        line = " ".join(str(error).split())
+        raise UsageError(f"{origin}: the config describes no model: {line}") from error
+    model.eval()
+    return model
 
 
 def weight_bytes(model: nn.Module, dtype: torch.dtype) -> int:

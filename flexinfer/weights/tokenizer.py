@@ -22,12 +22,17 @@ def embedded() -> PreTrainedTokenizerFast:
 def from_folder(folder: Path) -> PreTrainedTokenizerFast:
     """Return the tokenizer of a checkpoint folder; raises UsageError where it has none."""
     if not any((folder / name).is_file() for name in _FILES):
-        raise UsageError(f"{folder} holds no tokenizer (tokenizer.json)")
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+        raise UsageError(
+            f"{folder} holds no tokenizer.json",
+            hint="save the tokenizer beside the weights: tokenizer.save_pretrained(folder)",
+        )
+    from transformers import AutoTokenizer
 
     try:
-        if not (folder / "tokenizer_config.json").is_file():
-            return PreTrainedTokenizerFast.from_pretrained(folder)
-        return AutoTokenizer.from_pretrained(folder)
+        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder)
     except Exception as error:
-        raise UsageError(f"{folder}: the tokenizer cannot be read: {error}") from error
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"{folder}: the tokenizer cannot be read: {line}") from error
+    if not tokenizer.is_fast:
+        raise UsageError(f"{folder}: the tokenizer has no fast form (tokenizer.json)")
+    return tokenizer

@@ -1,0 +1,93 @@
+"""Local `.gguf` files, read and dequantised by transformers; what it cannot read is refused."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flexinfer.config import Report, quiet
+from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.weights.families import refuse
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+_MAGIC = b"GGUF"
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the file's metadata as a config.json would say it; raises UsageError if it cannot."""
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise UsageError(f"{path} is no GGUF file", hint="download it again")
+    from transformers import AutoConfig
+
+    with _reading(path):
+        config: dict[str, Any] = AutoConfig.from_pretrained(
+            path.parent, gguf_file=path.name
+        ).to_dict()
+    refuse(config, path.name)
+    return config
+
+
+def read_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+    """Return the tokenizer and chat template that the file carries."""
+    from transformers import AutoTokenizer
+
+    with _reading(path):
+        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
+            path.parent, gguf_file=path.name
+        )
+    return tokenizer
+
+
+@torch.no_grad()
+def fill(model: PreTrainedModel, path: Path, report: Report = quiet) -> None:
+    """Copy the dequantised weights into `model`, letting go of each as it is copied.
+
+    Raises UsageError where tensors are missing or of a kind that transformers does not know.
+    """
+    report("dequantising", 0, 0)
+    with _reading(path):
+        source, info = type(model).from_pretrained(
+            path.parent,
+            gguf_file=path.name,
+            config=copy.deepcopy(model.config),
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    if missing := sorted(info["missing_keys"]):
+        raise UsageError(f"{path} lacks {len(missing)} tensors: {', '.join(missing[:3])}")
+    targets = model.state_dict()
+    tensors = [*source.named_parameters(), *source.named_buffers()]
+    for done, (name, tensor) in enumerate(tensors):
+        if name in targets:
+            targets[name].copy_(tensor)
+            tensor.data = torch.empty(0)
+        report("loading weights", done + 1, len(tensors))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn whatever transformers says of a file into one line, and keep its bars off stderr."""
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    except ImportError as error:
+        raise EnvironmentUnfit(
+            f"{path.name}: the package gguf is needed and cannot be imported: {_line(error)}",
+            hint="pip install gguf",
+        ) from error
+    except Exception as error:
+        raise UsageError(f"{path} cannot be read by transformers: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    """Squeeze an exception into one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
