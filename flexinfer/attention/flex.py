@@ -84,7 +84,7 @@ class FlexKernels:
 def _block_mask(
     mask: RowMask | TileMask, seen: _mask_mod_signature, shape: Shape, queries: int, q_block: int
 ) -> BlockMask:
-    """Wrap page lists; the CPU kernel wants full-block lists too, the CUDA one is faster without."""
+    """Wrap page lists; the CPU kernel wants full-block lists too, CUDA's is faster without."""
     return BlockMask.from_kv_blocks(
         mask.counts,
         mask.pages,
