@@ -136,26 +136,29 @@ class Scheduler:
     def _admit(self) -> None:
         """Let waiting sequences run while slots, pages and the step's token budget allow.
 
-        A sample whose prompt is being prefilled waits without losing its slot to later ones.
+        A sample whose prompt is being prefilled waits without losing its slot to later ones. Each
+        running sequence that may grow keeps one free page to grow into.
         """
+        if not self._waiting or not self._placement.free_slots:
+            return
         passed: list[Sequence] = []
         backlog = sum(s.length - s.computed for s in self._prefilling)
+        growing = sum(map(self._may_grow, self._prefilling + self._decoding))
         while self._waiting and backlog < self._budget and self._placement.free_slots > len(passed):
             sequence = self._waiting[0]
             if sequence.group.leader is not None:
                 passed.append(self._waiting.popleft())
-            elif self._fits(sequence):
+            elif self._placement.cost(sequence) + growing <= self.pool.free:
                 self._start(self._waiting.popleft())
                 backlog += sequence.length - sequence.computed
+                growing += self._may_grow(sequence)
             else:
                 break
         self._waiting.extendleft(reversed(passed))
 
-    def _fits(self, sequence: Sequence) -> bool:
-        """Whether its pages are free beside one spare page for each running one that may grow."""
-        running = self._prefilling + self._decoding
-        growing = sum(len(s.pages) < self.pool.pages_for(s.final_kv) for s in running)
-        return self._placement.cost(sequence) + growing <= self.pool.free
+    def _may_grow(self, sequence: Sequence) -> bool:
+        """Whether a running sequence may need more pages than it has."""
+        return len(sequence.pages) < self.pool.pages_for(sequence.final_kv)
 
     def _start(self, sequence: Sequence) -> None:
         """Place a sequence; if its group keeps no pages it leads, and the others wait for it."""

@@ -165,6 +165,7 @@ class Rollout:
             assert self.pool.references(page) == held[page]
         assert self.pool.free == self.pool.n_pages - 1 - len(held)
         assert not held[SCRATCH]
+        assert all(len(g.pages) in (0, self.pool.pages_for(g.shared)) for g in groups)
         slots = [s.slot for s in sequences if s.slot is not None]
         assert len(set(slots)) == len(slots)
         assert self.scheduler.in_flight == sum(s.pending for s in self.ends)

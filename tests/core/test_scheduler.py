@@ -36,8 +36,8 @@ def one(engine: Rollout, prompt_length: int, new_tokens: int) -> Sequence:
 
 def test_a_pool_below_one_sequence_is_refused() -> None:
     Scheduler(PagePool(7, 4), 1, 24, 8)
-    with pytest.raises(NotEnoughMemory, match=r"--kv-memory holds 5 .* 25 tokens needs 7") as error:
-        Scheduler(PagePool(6, 4), 1, 25, 8)
+    with pytest.raises(NotEnoughMemory, match=r"--kv-memory holds 5 .* 24 tokens needs 6") as error:
+        Scheduler(PagePool(6, 4), 1, 24, 8)
     assert error.value.hint == "raise --kv-memory or lower --max-seq-length"
 
 
