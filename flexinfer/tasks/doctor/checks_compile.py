@@ -6,6 +6,7 @@ import json
 import shlex
 import tempfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 from flexinfer.attention.choose import decode_options
@@ -82,9 +83,9 @@ def _flex_probe(context: Context) -> Probe:
     dims = [str(dim) for dim in HEAD_DIMS if f"flex-{dim}" in context.selected]
 
     def tell(row: Row) -> None:
-        after = dims[dims.index(str(row["head_dim"])) + 1 :]
-        if after:
-            context.say(f"compiling flex_attention at head_dim {after[0]}")
+        following = dict(pairwise(dims)).get(str(row.get("head_dim")))
+        if following is not None:
+            context.say(f"compiling flex_attention at head_dim {following}")
 
     options = {dim: decode_options(int(dim), PAGE, True, {}) for dim in dims}
     arguments = (json.dumps(options if context.torch.devices else {}), *dims)

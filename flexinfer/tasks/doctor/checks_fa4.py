@@ -6,7 +6,7 @@ from flexinfer.tasks.doctor.context import Context
 from flexinfer.tasks.doctor.packages import Package, absent, broken, is_there, version
 from flexinfer.tasks.doctor.report import Finding, ok, warn
 from flexinfer.tasks.doctor.shapes import shapes
-from flexinfer.tasks.doctor.versions import beta, older, release
+from flexinfer.tasks.doctor.versions import beta, older
 
 FA4 = Package(
     distribution="flash-attn-4",
@@ -57,20 +57,13 @@ def _run(context: Context, found: str, capability: tuple[int, int]) -> Finding:
         if probe.error is not None or bad:
             reason = probe.error or bad[0] or "wrong result"
             return broken(context, FA4, found, str(reason))
-    return _skew(context, found, capability) or ok(text, "flex serves the others")
-
-
-def _skew(context: Context, found: str, capability: tuple[int, int]) -> Finding | None:
-    """Warn of a version that does not fit torch or the device."""
     number = beta(found)
-    if number is None:
-        return None
-    if capability >= (10, 0) and number < GQA_FIX:
+    if number is not None and capability >= (10, 0) and number < GQA_FIX:
         why = f"before beta {GQA_FIX}, GQA ratios that do not divide 128 crash on sm_100"
-        return warn(found, why, FA4.fix)
-    if number >= NEW_SIGNATURE and not older("2.12", release(context.torch.version or "")):
-        return ok(found, "flex's FLASH back end of this torch does not fit it; called directly")
-    return None
+        return warn(text, why, FA4.fix)
+    if (number is None or number >= NEW_SIGNATURE) and older(context.torch.version or "", (2, 12)):
+        return ok(text, "flex's FLASH back end of this torch does not fit it; called directly")
+    return ok(text)
 
 
 def supports(capability: tuple[int, int], head_dim: int, found: str) -> bool:

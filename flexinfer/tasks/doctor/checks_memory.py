@@ -10,7 +10,7 @@ from flexinfer.tasks.doctor.shapes import shapes
 from flexinfer.weights.families import refuse
 from flexinfer.weights.names import TINY
 
-SMALLER = f"or a smaller model (--model {TINY} fits anywhere)"
+SMALLER = f"a smaller model (--model {TINY} fits anywhere)"
 
 
 def model(context: Context) -> Finding:
@@ -58,7 +58,7 @@ def _verdict(context: Context, planned: MemoryPlan, free: float, why: str) -> Fi
     short = f"{work} need {_gb(planned.needed())}, {_gb(free)} are free"
     if fits == 0:
         fewer_bits = "" if context.mode == "4bit" else "--load-in-4bit, "
-        fix = f"free memory, {fewer_bits}{SMALLER}"
+        fix = f"free memory, {fewer_bits}or {SMALLER}"
         return unfit(context.target.asked, f"does not fit: {short}", why, fix)
     return warn(
         f"fits in part: {fits} x {planned.tokens} tokens; {short}",

@@ -1,4 +1,4 @@
-"""Checks of the packages that are used: transformers, PEFT, TRL and what belongs to them."""
+"""Checks of the packages around the model: transformers, PEFT, TRL and what belongs to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flexinfer.tasks.doctor.packages import (
     is_there,
     version,
 )
-from flexinfer.tasks.doctor.report import Finding, Mode, fail, ok, skip, unfit, warn
+from flexinfer.tasks.doctor.report import Finding, Mode, fail, ok, unfit
 from flexinfer.tasks.doctor.versions import Release, bounds, dotted, older, release, within
 
 OLDEST_TRANSFORMERS: Release = (5, 5, 2)
@@ -68,14 +68,6 @@ DATASETS = Package(
     install="flexinfer[grpo]",
     purpose="prompts for training",
 )
-BITSANDBYTES = Package(
-    distribution="bitsandbytes",
-    module="bitsandbytes",
-    minimum=(0, 48),
-    modes=frozenset({"4bit"}),
-    install="flexinfer[quant]",
-    purpose="4-bit weights",
-)
 VLLM = Package(
     distribution="vllm",
     module="vllm",
@@ -86,9 +78,6 @@ VLLM = Package(
 )
 KNOWN_VLLM: Mapping[Release, str] = {(1, 16): ">=0.22.0,<=0.31.0"}
 """TRL release -> the vLLM it supports, where its metadata does not say."""
-
-NF4_ERROR, NF4_DISTANCE = 0.02, 0.15
-"""Relative limits: of the product in bf16; of NF4 from the weight (about 0.09 for a Gaussian)."""
 
 
 def plain(package: Package) -> Callable[[Context], Finding]:
@@ -105,7 +94,7 @@ def transformers(context: Context) -> Finding:
     name = CLASSES.get(target.family) if context.torch.version is not None else None
     probe = context.imported("transformers", *([name] if name else []))
     found = version(context, TRANSFORMERS, probe)
-    if release(found) and older(found, TRANSFORMERS.minimum):
+    if older(found, TRANSFORMERS.minimum):
         return fail(
             f"{found}, for {target.label}", _too_old(found, target.family), TRANSFORMERS.fix
         )
@@ -121,48 +110,6 @@ def _too_old(found: str, family: str) -> str:
     if family.startswith("gemma4"):
         return "5.5.0 and 5.5.1 compute Gemma-4's shared keys and values wrongly in training"
     return f"flexinfer needs {dotted(OLDEST_TRANSFORMERS)} or newer"
-
-
-def bitsandbytes(context: Context) -> Finding:
-    """Quantise a small weight to NF4 and multiply by it."""
-    if not is_there(context, BITSANDBYTES):
-        return absent(context, BITSANDBYTES)
-    probe = context.probe("nf4", timeout_s=180.0)
-    found = version(context, BITSANDBYTES, probe)
-    if probe.error is not None:
-        return broken(context, BITSANDBYTES, found, probe.error)
-    facts = probe.facts
-    if not (facts["error"] <= NF4_ERROR and facts["distance"] <= NF4_DISTANCE):
-        wrong = f"a 4-bit product is wrong (relative error {facts['error']:.2g}"
-        wrong += f", weights off by {facts['distance']:.2g})"
-        return broken(context, BITSANDBYTES, found, wrong)
-    if older(found, BITSANDBYTES.minimum):
-        why = f"flexinfer needs {dotted(BITSANDBYTES.minimum)} or newer"
-        return unfit(context.mode == "4bit", found, why, BITSANDBYTES.fix)
-    return ok(f"{found}, 4-bit product right on {facts['device']} (error {facts['error']:.1g})")
-
-
-def triton(context: Context) -> Finding:
-    """Check Triton, which compiles kernels for CUDA, against what torch asks for."""
-    here, needed = context.environment, bool(context.torch.devices)
-    if here.version_of("triton") is None and not here.findable("triton"):
-        why = "kernels for CUDA are compiled with it"
-        fix = "pip install triton, in the version that torch asks for"
-        return fail("not installed", why, fix) if needed else skip("not installed", why)
-    probe = context.imported("triton")
-    found = str(probe.facts.get("version") or here.version_of("triton") or "unknown version")
-    if probe.error is not None:
-        why = "kernels for CUDA are compiled with it"
-        fix = "reinstall the version that torch asks for: pip install --force-reinstall torch"
-        return unfit(needed, f"{found}: {probe.error}", why, fix)
-    asked = bounds(here.requires_of("torch"), "triton")
-    if asked and not within(found, asked):
-        return warn(
-            found,
-            f"torch {context.torch.version} asks for triton{asked}",
-            f'pip install "triton{asked}"',
-        )
-    return ok(found)
 
 
 def vllm(context: Context) -> Finding:

@@ -33,8 +33,8 @@ class Probe:
         return {key: value for row in self.rows for key, value in row.items()}
 
     def lacks(self, module: str) -> bool:
-        """Whether the script ended because `module` (or a part of it) is not there."""
-        return self.error is not None and f"No module named '{module}" in self.error
+        """Whether the script ended because `module` itself is not there."""
+        return self.error is not None and f"No module named '{module}'" in self.error
 
 
 def run_probe(

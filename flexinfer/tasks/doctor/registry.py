@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from flexinfer.errors import UsageError
 from flexinfer.tasks.doctor import (
+    checks_binary,
     checks_compile,
     checks_device,
     checks_fa4,
@@ -79,9 +80,9 @@ def _packages() -> tuple[Check, ...]:
     here, group = checks_packages, "Packages"
     return (
         _check("transformers", group, here.transformers, "against the model asked for"),
-        _check("triton", group, here.triton, "against torch", "torch"),
+        _check("triton", group, checks_binary.triton, "against torch", "torch"),
         _check("peft", group, here.plain(here.PEFT), "imports", "torch"),
-        _check("bitsandbytes", group, here.bitsandbytes, "a real 4-bit product", "torch"),
+        _check("bitsandbytes", group, checks_binary.bitsandbytes, "a real 4-bit product", "torch"),
         _check("flash-attn-4", group, checks_fa4.flash_attention, "against device", "torch"),
         _check("accelerate", group, here.plain(here.ACCELERATE), "imports", "torch"),
         _check("datasets", group, here.plain(here.DATASETS), "imports", "torch"),

@@ -78,4 +78,4 @@ def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the text model's config of a config.json, or of an embedded file that wraps one."""
     raw = raw.get("config", raw)
     inner = raw.get("text_config")
-    return raw if inner is None else {"model_type": raw.get("model_type"), **inner}
+    return raw if inner is None else {"model_type": f"{raw.get('model_type')}_text", **inner}

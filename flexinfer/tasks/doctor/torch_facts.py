@@ -61,5 +61,5 @@ class TorchFacts:
             ),
             matmul_error=facts.get("matmul_error"),
             error=probe.error,
-            missing=probe.lacks("torch'"),
+            missing=probe.lacks("torch"),
         )

@@ -33,9 +33,9 @@ def beta(version: str) -> int | None:
 
 
 def older(version: str, minimum: Release) -> bool:
-    """Whether `version` is older than `minimum`; missing parts count as zero."""
+    """Whether `version` is older than `minimum`; missing parts count as zero, unknown is not."""
     found, wanted = _padded(release(version), minimum)
-    return found < wanted
+    return release(version) != () and found < wanted
 
 
 def dotted(numbers: Release) -> str:

@@ -1,0 +1,111 @@
+"""The probe scripts themselves, run for real where a CPU can."""
+
+import json
+import os
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from flexinfer.tasks.doctor import environment
+from flexinfer.tasks.doctor.probe import run_probe
+
+SECRET = "hf_S3cretS3cret"
+
+
+def run(script, *arguments, timeout_s=120.0, **variables):
+    here = environment.this_machine()
+    changed = {**here.variables, "OMP_NUM_THREADS": "1", **variables}
+    here = environment.Environment(**{**vars(here), "variables": changed})
+    return run_probe(here, script, *arguments, timeout_s=timeout_s, on_row=lambda row: None)
+
+
+@pytest.mark.slow
+def test_compiled_flex_reads_the_pages_it_is_given():
+    made = run("flex", "{}", "128")
+    assert made.error is None
+    assert made.facts["error"] < 1e-5
+    assert made.facts["kernel"] == "C++"
+
+
+def test_uncompiled_flex_ignores_its_pages_and_the_probe_sees_it():
+    """A head dim that cannot be (-1) is a row of its own and does not stop the next."""
+    made = run("flex", "{}", "-1", "128", TORCHDYNAMO_DISABLE="1")
+    assert made.error is None
+    impossible, ignored = made.rows
+    assert "RuntimeError" in impossible["failed"]
+    assert ignored["error"] > 0.1
+
+
+def test_torch_facts_of_this_machine():
+    import torch
+
+    made = run("torch_facts")
+    assert made.error is None
+    assert made.facts["version"] == torch.__version__
+    assert made.facts["cuda_available"] == torch.cuda.is_available()
+
+
+def test_importing_tells_the_version_before_it_takes_names():
+    made = run("importing", "pytest", "no_such_name")
+    assert made.facts["version"] == pytest.__version__
+    assert made.error.startswith("AttributeError")
+    assert run("importing", "pytest", "raises").facts["names"] is True
+
+
+class Hub(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.seen.append((self.path, self.headers.get("Authorization")))
+        codes = {"/api/models/a/open": 200, "/api/models/a/gated": 401, "/api/models/a/moved": 307}
+        self.send_response(codes.get(self.path, 404))
+        self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub():
+    server = HTTPServer(("127.0.0.1", 0), Hub)
+    server.seen = []
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_hub_is_asked_with_a_token_that_goes_nowhere_else(hub):
+    address = f"http://127.0.0.1:{hub.server_port}"
+    made = run("hub", address, "a/open", "a/gated", "a/moved", "a/none", HF_TOKEN=SECRET)
+    assert made.error is None
+    assert made.facts["repos"] == {"a/open": 200, "a/gated": 401, "a/moved": 307, "a/none": 404}
+    assert all(auth == f"Bearer {SECRET}" for path, auth in hub.seen if path.startswith("/api"))
+    assert "/elsewhere" not in [path for path, _ in hub.seen]
+    assert SECRET not in json.dumps(made.rows)
+
+
+def test_a_hub_that_is_not_there(hub):
+    port = hub.server_port
+    hub.shutdown()
+    hub.server_close()
+    made = run("hub", f"http://127.0.0.1:{port}", "a/open")
+    assert made.facts["reachable"] is False
+    assert "refused" in made.facts["reason"]
+
+
+def test_this_machine_answers():
+    here = environment.this_machine()
+    total, available = here.host_memory()
+    assert 0 < available <= total
+    assert here.version_of("pytest") == pytest.__version__
+    assert here.version_of("no-such-distribution") is None
+    assert list(here.requires_of("no-such-distribution")) == []
+    assert here.findable("json")
+    assert not here.findable("no_such_module")
+    assert here.disk_free(here.home / "not" / "yet" / "made") > 0
+    assert here.executable == sys.executable
+    assert here.variables["PATH"] == os.environ["PATH"]
