@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,6 @@ from flexinfer.cli.flags import option
 from flexinfer.cli.options import MODEL_NAME, CommonFlags
 
 if TYPE_CHECKING:
-    from flexinfer.tasks.doctor.registry import Check
     from flexinfer.tasks.doctor.report import CheckResult, DoctorReport
 
 CHECKS = "Checks"
@@ -56,24 +54,19 @@ def doctor(checks: CheckFlags, common: CommonFlags) -> int:
     }
     config = DoctorConfig(**values)
     if checks.list_checks:
-        return _list(list_checks(), common.as_json)
-    with Console(quiet=common.quiet) as console:
-        report = run_doctor(config, console.report)
-    if common.as_json:
-        whole = document("doctor", values, started_at) | report.as_dict()
-        print_data(json.dumps(whole, ensure_ascii=False, indent=2) + "\n")
+        rows = [{"name": c.name, "category": c.category, "about": c.about} for c in list_checks()]
+        text = "".join(f"{row['name']:<20} {row['category']}: {row['about']}\n" for row in rows)
+        body: dict[str, Any] = {"checks": rows}
+        exit_code = 0
     else:
-        print_data(_text(report))
-    return report.exit_code
-
-
-def _list(checks: Sequence[Check], as_json: bool) -> int:
-    """Print which checks there are."""
-    rows = [{"name": c.name, "category": c.category, "about": c.about} for c in checks]
-    lines = [f"{row['name']:<20} {row['category']}: {row['about']}" for row in rows]
-    text = json.dumps({"checks": rows}, indent=2) if as_json else "\n".join(lines)
-    print_data(text + "\n")
-    return 0
+        with Console(quiet=common.quiet) as console:
+            report = run_doctor(config, console.report)
+        text, body, exit_code = _text(report), report.as_dict(), report.exit_code
+    if common.as_json:
+        whole = document("doctor", values, started_at) | body
+        text = json.dumps(whole, ensure_ascii=False, indent=2) + "\n"
+    print_data(text)
+    return exit_code
 
 
 def _text(report: DoctorReport) -> str:

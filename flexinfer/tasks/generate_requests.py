@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from flexinfer.config import ChatTemplate, EngineConfig, resolve_sampling
@@ -78,6 +79,9 @@ def done_record(item: Item, request: Request, output: RequestOutput, model: str)
     """Return the record of a request that the engine has answered, or refused."""
     if output.error is not None:
         return failed_record(item, output.error, request.prompt_token_ids)
+    if not all(isfinite(value) for sample in output.outputs for value in sample.logprobs):
+        error = "the model's probabilities are not finite; a wider --dtype may cure it"
+        return failed_record(item, error, request.prompt_token_ids)
     outputs = []
     for sample in output.outputs:
         values = asdict(sample)

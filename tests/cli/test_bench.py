@@ -1,0 +1,132 @@
+"""`flexinfer bench`: options reach the task, figures go to stdout, verdicts become exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.tasks import bench as task
+from flexinfer.tasks.bench import BenchConfig, BenchReport, BenchResult
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Replace the measuring by a fixed report; return what it is asked."""
+    asked: list[Any] = []
+
+    def run(
+        options: ModelOptions, engine: EngineConfig, config: BenchConfig, report: Any
+    ) -> BenchReport:
+        asked[:] = [options, engine, config]
+        row = BenchResult(
+            backend="flex",
+            model_name=options.model,
+            lora_adapter=None,
+            max_batch_size=4,
+            max_seq_length=64,
+            n_prompts=2,
+            prompt_length="8",
+            max_new_tokens=8,
+            decode_tps_median=123.4,
+            notices=("attention: fake",),
+            error="it broke" if options.model == "bad" else None,
+        )
+        return BenchReport(
+            config={"bench": {"stats_path": config.stats_path}},
+            environment={},
+            started_at="now",
+            results=(row,),
+            interrupted=options.model == "slow",
+        )
+
+    monkeypatch.setattr(task, "run_bench", run)
+    return asked
+
+
+def test_the_seed_workload_is_the_default(command: Any, asked: list[Any]) -> None:
+    result = command("bench", "--model", "m")
+    assert result.exit_code == 0
+    assert "123.4" in result.stdout
+    assert result.stderr == "attention: fake\n"
+    assert asked == [
+        ModelOptions(model="m"),
+        EngineConfig(),
+        BenchConfig(n_prompts=64, n_rounds=5, max_new_tokens=512, batch_sizes=(64,)),
+    ]
+
+
+def test_options_reach_the_task(command: Any, asked: list[Any], tmp_path: Path) -> None:
+    path = str(tmp_path / "base.json")
+    words = "--n-prompts 2 --n-rounds 1 --max-new-tokens 8 --prompt-length 4:6 --no-ignore-eos "
+    words += "--temperature 0 --max-batch-size 1,4 --kv-memory 1MiB --seed 3 --fail-below 5"
+    assert command("bench", "-m", "m", *words.split(), "--baseline", path).exit_code == 0
+    assert asked[0] == ModelOptions(model="m", seed=3)
+    assert asked[1] == EngineConfig(max_batch_size=1, kv_memory=2**20, seed=3)
+    assert asked[2] == BenchConfig(
+        n_prompts=2,
+        n_rounds=1,
+        max_new_tokens=8,
+        prompt_length="4:6",
+        ignore_eos=False,
+        temperature=0.0,
+        batch_sizes=(1, 4),
+        baseline=path,
+        fail_below=5.0,
+        seed=3,
+    )
+
+
+@pytest.mark.parametrize("words", [["--json"], ["--format", "json"]])
+def test_json_is_one_document(command: Any, asked: list[Any], words: list[str]) -> None:
+    document = json.loads(command("bench", "-m", "m", *words).stdout)
+    assert document["command"] == "bench"
+    assert document["results"][0]["decode_tps_median"] == 123.4
+
+
+def test_stats_go_to_a_file_beside_the_table(
+    command: Any, asked: list[Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "stats.json"
+    assert "123.4" in command("bench", "-m", "m", "--stats-path", str(path)).stdout
+    assert json.loads(path.read_text())["schema_version"] == 1
+
+
+def test_figures_are_printed_before_the_file_fails(command: Any, asked: list[Any]) -> None:
+    result = command("bench", "-m", "m", "--stats-path", "/dev/full")
+    assert result.exit_code == 1
+    assert "123.4" in result.stdout
+    assert "error: --stats-path /dev/full: No space left on device" in result.stderr
+
+
+@pytest.mark.parametrize(("model", "code"), [("bad", 1), ("slow", 130)])
+def test_the_verdict_is_the_exit_code(
+    command: Any, asked: list[Any], model: str, code: int
+) -> None:
+    result = command("bench", "-m", model)
+    assert result.exit_code == code
+    assert "123.4" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--backend", "vllm"], 3),
+        (["--backend", "flex", "--backend", "flex"], 2),
+        (["--report", "x.html"], 3),
+        (["--fail-below", "5"], 2),
+        (["--n-prompts", "0"], 2),
+        (["--max-new-tokens", "0"], 2),
+        (["--max-batch-size", "1,x"], 2),
+    ],
+)
+def test_what_cannot_be_measured(
+    command: Any, asked: list[Any], words: list[str], code: int
+) -> None:
+    result = command("bench", "-m", "m", *words)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.startswith("error: --")
+    assert not asked

@@ -1,0 +1,92 @@
+"""Errors: one `error:` line, at most one `hint:` line, the exit code, no traceback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory, UsageError, WriteFailed
+from tests.support.fake_engine import Stage
+
+
+def check_form(stderr: str) -> list[str]:
+    lines = stderr.splitlines()
+    assert lines[0].startswith("error: ")
+    assert all(line.startswith("hint: ") for line in lines[1:])
+    assert len(lines) <= 2
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (["genrate", "a"], "no such command 'genrate'", "did you mean generate?"),
+        (["generate", "a", "--modle", "x"], "no such option: --modle", "--model"),
+        (["--bogus"], "no such option: --bogus", None),
+        (["generate", "a", "--top-k", "many"], "invalid value for --top-k", None),
+        (["generate", "a", "--page-size"], "--page-size", None),
+        (["generate", "-m", "m", "a", "--top-k", "-5"], "allowed: 0 or -1 (off)", None),
+        (["generate", "-m", "m", "a", "--dtype", "int8"], "auto, bfloat16, float16", None),
+        (["generate", "-m", "m", "a", "--kv-memory", "8XB"], "--kv-memory '8XB'", "8GiB"),
+        (["generate", "-m", "m", "a", "--decode-kernel-options", "{"], "not JSON", None),
+        (["generate", "-m", "m", "a", "--prefill-kernel-options", "[1]"], "JSON object", "{"),
+        (["bench", "-m", "m", "--backend", "flx"], "'flx' is unknown", "did you mean flex?"),
+        (["bench", "-m", "m", "--format", "xml"], "table, json, csv, md", None),
+        (["doctor", "--check", "torsh"], "'torsh' is not known", "did you mean torch?"),
+        (["doctor", "--mode", "fp8"], "bf16, lora, 4bit, grpo", None),
+        (["generate"], "no prompt", "flexinfer generate"),
+    ],
+)
+def test_wrong_usage(
+    command: Any, stage: Stage, words: list[str], said: str, hint: str | None
+) -> None:
+    result = command(*words)
+    lines = check_form(result.stderr)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in lines[0]
+    assert hint is None or hint in lines[1]
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch names it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (UsageError("--model 'x' is no alias", hint="nearest: y"), 2, "no alias"),
+        (EnvironmentUnfit("no CUDA"), 3, "no CUDA"),
+        (ModuleNotFoundError("No module", name="peft.tuners"), 3, "the package peft is missing"),
+        (NotEnoughMemory("too small"), 4, "too small"),
+        (MemoryError(), 4, "out of memory"),
+        (OutOfMemoryError("CUDA out of memory.\nTried to allocate 9 GiB"), 4, "Tried"),
+        (WriteFailed("cannot write x"), 1, "cannot write x"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "/x: Permission denied"),
+        (ZeroDivisionError("no"), 1, "internal error: ZeroDivisionError: no"),
+    ],
+)
+def test_each_kind_of_error_has_its_code(
+    generate: Any, stage: Stage, error: Exception, code: int, said: str
+) -> None:
+    stage.load_error = error
+    result = generate("a", "--quiet")
+    assert result.exit_code == code
+    assert said in check_form(result.stderr)[0]
+    assert result.stdout == ""
+
+
+def test_debug_shows_the_traceback(generate: Any, stage: Stage) -> None:
+    stage.load_error = ZeroDivisionError("no")
+    assert "Traceback" not in generate("a").stderr
+    assert "Traceback" not in generate("--quiet", "--", "--debug").stderr
+    result = generate("a", "--debug")
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-2].startswith("error: ")
+
+
+def test_options_before_the_command_hold_for_it(command: Any, stage: Stage) -> None:
+    assert command("--quiet", "generate", "a", "-m", "m").stderr == ""
+    assert command("--json", "generate", "a", "-m", "m").stdout.startswith("{")
+    stage.load_error = ZeroDivisionError("no")
+    assert "Traceback" in command("--debug", "generate", "a", "-m", "m").stderr

@@ -1,0 +1,226 @@
+"""`flexinfer generate`: streams, formats, files, resuming and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fake_engine import EOS, Stage
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def write(path: Path, *lines: Any) -> str:
+    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    path.write_text("".join(f"{text}\n" for text in texts))
+    return str(path)
+
+
+def test_a_prompt_is_a_user_message_and_stdout_holds_its_answer_alone(generate: Any) -> None:
+    result = generate("12+30=")
+    assert (result.exit_code, result.stdout) == (0, "<USER>12+30=\n")
+    assert "attention: fake" in result.stderr
+    assert "sampling: greedy" in result.stderr
+    assert "1 of 1 requests done" in result.stderr
+
+
+def test_quiet_says_nothing(generate: Any) -> None:
+    assert generate("a", "--quiet").stderr == ""
+
+
+def test_raw_text_and_a_system_message(generate: Any) -> None:
+    assert generate("a", "--chat-template", "none").stdout == "A\n"
+    assert generate("a", "--system", "s").stdout == "<SYSTEM>S<USER>A\n"
+
+
+def test_several_prompts_keep_their_order(generate: Any) -> None:
+    result = generate("a", "b", "c first", "--chat-template", "none")
+    assert result.stdout.splitlines() == ["A", "B", "C FIRST"]
+
+
+def test_jsonl_in_and_out(generate: Any, tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "in.jsonl",
+        {"prompt": "raw", "id": "x"},
+        {"messages": [{"role": "user", "content": "hi"}], "n": 2, "logprobs": True},
+        {"prompt_token_ids": [97, 98], "max_new_tokens": 1},
+    )
+    result = generate("--input", source)
+    first, second, third = records(result.stdout)
+    assert result.exit_code == 0
+    assert (first["id"], first["outputs"][0]["text"]) == ("x", "RAW")
+    assert [o["text"] for o in second["outputs"]] == ["<USER>HI"] * 2
+    assert len(second["outputs"][0]["logprobs"]) == len(second["outputs"][0]["token_ids"])
+    assert third["outputs"] == [
+        {"text": "A", "token_ids": [65], "finish_reason": "length", "stop": None}
+    ]
+
+
+def test_bad_lines_keep_their_place_and_the_rest_goes_on(generate: Any, tmp_path: Path) -> None:
+    good = [{"prompt": f"p{n}"} for n in range(6)]
+    source = write(
+        tmp_path / "in", *good, "{broken", {"prompt": ""}, {"prompt": "x" * 600}, good[0]
+    )
+    result = generate("--input", source, "--max-seq-length", "512")
+    lines = records(result.stdout)
+    assert result.exit_code == 1
+    assert [line["id"] for line in lines] == list(range(10))
+    assert [n for n, line in enumerate(lines) if "error" in line] == [6, 7, 8]
+    assert lines[6]["error"].startswith("line 7: not JSON")
+    assert result.stderr.count("error: request ") == 3
+
+
+def test_text_keeps_the_line_of_a_failed_request(generate: Any) -> None:
+    result = generate("a", "", "b", "--chat-template", "none")
+    assert (result.exit_code, result.stdout) == (1, "A\n\nB\n")
+    assert "error: request 1: the prompt is empty" in result.stderr
+
+
+def test_many_failures_are_counted_not_listed(generate: Any) -> None:
+    result = generate(*[""] * 25)
+    assert result.stderr.count("error: request ") == 10
+    assert "error: 15 more requests failed" in result.stderr
+
+
+def test_stdin_is_a_source(generate: Any) -> None:
+    result = generate("--input", "-", "--format", "text", stdin='{"prompt": "a"}\n')
+    assert result.stdout == "A\n"
+
+
+def test_json_is_one_document(generate: Any) -> None:
+    result = generate("a", "", "--json", "--temperature", "0.5", "--seed", "7", "-n", "2")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert document["schema_version"] == 1
+    assert document["command"] == "generate"
+    assert document["config"]["sampling"]["temperature"] == 0.5
+    assert document["config"]["engine"]["max_batch_size"] == 2
+    assert document["config"]["model"]["model"] == "m"
+    assert {"device", "driver", "torch", "transformers", "versions", "commit"} <= set(
+        document["environment"]
+    )
+    assert document["started_at"].startswith("20")
+    assert [r["id"] for r in document["results"]] == [0, 1]
+    assert "attention: fake (there is no other)" in document["notices"]
+    assert (document["done"], document["failed"]) == (1, 1)
+
+
+def test_stop_strings_are_repeatable(generate: Any) -> None:
+    result = generate("a1b2", "--stop", "2", "--stop", "B", "--format", "jsonl")
+    (sample,) = records(result.stdout)[0]["outputs"]
+    assert (sample["text"], sample["stop"], sample["finish_reason"]) == ("<USER>A1", "B", "stop")
+
+
+def test_an_end_token_is_told_and_not_shown(generate: Any) -> None:
+    (sample,) = records(generate("a", "--format", "jsonl").stdout)[0]["outputs"]
+    assert (sample["token_ids"][-1], sample["stop"]) == (EOS, EOS)
+
+
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_top_k_can_be_switched_off(generate: Any, stage: Stage, value: str) -> None:
+    stage.generation_config = {"do_sample": True, "top_k": 1, "temperature": 0.1}
+    result = generate("a", "--temperature", "1", "--top-k", value, "--json")
+    sampling = json.loads(result.stdout)["config"]["sampling"]
+    assert (sampling["top_k"], sampling["temperature"]) == (0, 1.0)
+    unset = json.loads(generate("a", "--json").stdout)["config"]["sampling"]
+    assert (unset["top_k"], unset["temperature"]) == (1, 0.1)
+
+
+def test_an_interruption_keeps_finished_results(generate: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "in", {"prompt": "a"}, {"prompt": "interrupt"}, {"prompt": "c"})
+    result = generate("--input", source)
+    assert result.exit_code == 130
+    assert [r["id"] for r in records(result.stdout)] == [0, 2]
+    assert result.stderr.endswith("interrupted\n")
+    document = json.loads(generate("--input", source, "--json").stdout)
+    assert document["interrupted"]
+    assert len(document["results"]) == 2
+
+
+def test_a_crash_keeps_finished_results_and_resuming_makes_the_rest(
+    generate: Any, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "in", {"prompt": "a"}, {"prompt": "crash"}, {"prompt": "c"})
+    target = tmp_path / "out.jsonl"
+    result = generate("--input", source, "--output", str(target))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "error: internal error: RuntimeError: the engine fell over" in result.stderr
+    assert "Traceback" not in result.stderr
+    before = records(target.read_text())
+    assert [r["id"] for r in before] == [0, 2]
+    source = write(tmp_path / "in", {"prompt": "a"}, {"prompt": "calm"}, {"prompt": "c"})
+    result = generate("--input", source, "--output", str(target), "--resume")
+    assert result.exit_code == 0
+    assert "2 from an earlier run" in result.stderr
+    after = records(target.read_text())
+    assert [r["id"] for r in after] == [0, 1, 2]
+    assert [after[0], after[2]] == before
+
+
+def test_resuming_tells_everything_in_the_document(generate: Any, tmp_path: Path) -> None:
+    target = str(tmp_path / "out.jsonl")
+    generate("a", "interrupt", "c", "--output", target)
+    result = generate("a", "calm", "c", "--output", target, "--resume", "--json")
+    assert [r["id"] for r in json.loads(result.stdout)["results"]] == [0, 1, 2]
+
+
+def test_resuming_another_run_is_refused_and_changes_nothing(generate: Any, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    generate("a", "b", "--output", str(target))
+    before = target.read_text()
+    for words in (["z", "b"], ["a"], ["a", "b", "--temperature", "1"]):
+        result = generate(*words, "--output", str(target), "--resume")
+        assert result.exit_code == 2
+        assert "error: --resume: " in result.stderr
+        assert "hint: resume with the same input" in result.stderr
+        assert target.read_text() == before
+
+
+def test_a_run_that_cannot_start_leaves_the_old_results(
+    generate: Any, stage: Stage, tmp_path: Path
+) -> None:
+    target = tmp_path / "out.jsonl"
+    generate("a", "--output", str(target))
+    before = target.read_text()
+    stage.load_error = MemoryError("no room")
+    assert generate("b", "--output", str(target)).exit_code == 4
+    assert target.read_text() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--resume", "a"],
+        ["--resume", "a", "--output", "x", "--format", "text"],
+        ["--format", "xml", "a"],
+        ["a", "--input", "x"],
+        ["--input", "missing.jsonl"],
+        ["a", "--system", "s", "--chat-template", "none"],
+        ["a", "--max-batch-size", "1,2"],
+    ],
+)
+def test_what_does_not_go_together(generate: Any, stage: Stage, words: list[str]) -> None:
+    result = generate(*words)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert not stage.options
+
+
+def test_the_input_is_never_overwritten(generate: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "in", {"prompt": "a"})
+    result = generate("--input", source, "--output", str(tmp_path / "." / "in"))
+    assert result.exit_code == 2
+    assert (tmp_path / "in").read_text() == '{"prompt": "a"}\n'
+
+
+def test_no_model_given_is_said(command: Any, stage: Stage, monkeypatch: Any) -> None:
+    monkeypatch.setattr("flexinfer.weights.names.default_model", lambda: ("tiny", "tiny: no GPU"))
+    result = command("generate", "a")
+    assert result.stderr.splitlines()[0] == "tiny: no GPU"
+    assert stage.options[0].model == "tiny"

@@ -1,0 +1,140 @@
+"""What only a process of its own shows: pipes, signals, full disks and terminals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+FLEXINFER = [sys.executable, "-m", "tests.support.fake_engine"]
+GENERATE = [*FLEXINFER, "generate", "--model", "m"]
+ROOT = Path(__file__).parents[2]
+
+
+def start(words: list[str], **streams: Any) -> subprocess.Popen[str]:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
+    return subprocess.Popen(words, text=True, cwd=ROOT, **streams)
+
+
+def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps({"prompt": "x" * 400}) + "\n" for _ in range(500)))
+    read, write = os.pipe()
+    process = start([*GENERATE, "--input", str(source), "--quiet"], stdout=write)
+    os.close(write)
+    assert os.read(read, 10) == b'{"id": 0, '
+    os.close(read)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (0, "")
+
+
+def test_help_into_a_closed_pipe_ends_quietly() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    process = start([*FLEXINFER, "generate", "--help"], stdout=write)
+    os.close(write)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [["a"], ["a", "--json"], ["a", "--output", "/dev/full"]])
+def test_a_full_disk_is_one_error_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        process = start([*GENERATE, *words, "--quiet"], stdout=full)
+    _, stderr = process.communicate(timeout=60)
+    where = "/dev/full" if "--output" in words else "standard output"
+    assert process.returncode == 1
+    assert stderr == f"error: cannot write {where}: No space left on device\n"
+
+
+def test_a_closed_stdout_is_an_error_and_a_closed_stderr_is_none() -> None:
+    process = start(["bash", "-c", f"{' '.join(GENERATE)} a >&-"])
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "error: cannot write standard output" in stderr
+    process = start(["bash", "-c", f"{' '.join(GENERATE)} a '' 2>&-"])
+    stdout, _ = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (1, "<USER>A\n\n")
+
+
+@pytest.mark.parametrize("target", ["file", "-"])
+def test_ctrl_c_keeps_finished_results(tmp_path: Path, target: str) -> None:
+    source = tmp_path / "in.jsonl"
+    lines = [{"prompt": "a", "id": "one"}, {"prompt": "wait"}, {"prompt": "c", "id": "three"}]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = str(tmp_path / "out.jsonl") if target == "file" else "-"
+    process = start([*GENERATE, "--input", str(source), "--output", path])
+    stderr: IO[str] | None = process.stderr
+    assert stderr is not None
+    while stderr.readline() != "waiting\n":
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    stdout, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in rest
+    text = Path(path).read_text() if target == "file" else stdout
+    assert [json.loads(line)["id"] for line in text.splitlines()] == ["one", "three"]
+
+
+def on_terminal(words: list[str], **variables: str) -> tuple[int, str]:
+    """Run with a terminal for stdout and stderr; return the exit code and what it was sent."""
+    leader, follower = pty.openpty()
+    process = start(words, stdout=follower, stderr=follower, env={**os.environ, **variables})
+    os.close(follower)
+    shown = b""
+    try:
+        while piece := os.read(leader, 65536):
+            shown += piece
+    except OSError:
+        pass
+    os.close(leader)
+    return process.wait(timeout=60), shown.decode()
+
+
+def visible(shown: str) -> list[str]:
+    """Return the lines that a terminal would be left with, roughly: no control sequences."""
+    bare = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).replace("\r\n", "\n")
+    return [line.split("\r")[-1] for line in bare.split("\n")]
+
+
+def test_a_single_prompt_streams_on_a_terminal() -> None:
+    code, shown = on_terminal([*GENERATE, "hé", "--quiet"])
+    assert (code, shown) == (0, "<USER>HÉ\r\n")
+    code, shown = on_terminal([*GENERATE, "hé", "--quiet", "--stop", "É"])
+    assert (code, shown) == (0, "<USER>H\r\n")
+    code, shown = on_terminal([*GENERATE, "crash", "--quiet"])
+    assert (code, shown.splitlines()[0]) == (
+        1,
+        "error: internal error: RuntimeError: the engine fell over",
+    )
+
+
+def test_bars_and_texts_share_a_terminal() -> None:
+    code, shown = on_terminal([*GENERATE, "a", "b"], TERM="xterm")
+    lines = visible(shown)
+    assert code == 0
+    assert [line for line in lines if line.startswith("<USER>")] == ["<USER>A", "<USER>B"]
+    assert "\x1b[" in shown
+    assert "capture" in shown
+
+
+def test_no_color_is_respected() -> None:
+    colour = re.compile(r"\x1b\[[0-9;]*m")
+    words = [*GENERATE, "a", "b"]
+    assert colour.search(on_terminal(words, TERM="xterm-256color", NO_COLOR="")[1])
+    plain = on_terminal(words, TERM="xterm-256color", NO_COLOR="1")[1]
+    assert not re.search(r"\x1b\[(3|4|9)[0-9;]*m", plain)
+
+
+def test_text_is_utf8_whatever_the_locale() -> None:
+    variables = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    process = start([*GENERATE, "é", "--quiet"], env=variables, encoding="utf-8")
+    assert process.communicate(timeout=60)[0] == "<USER>É\n"

@@ -1,0 +1,66 @@
+"""Help starts fast, and nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import flexinfer
+
+HEAVY = ("torch", "transformers", "numpy", "rich.console", "pydantic", "tokenizers")
+LIMIT_S = 0.3
+
+
+def cpu_seconds(words: list[str]) -> float:
+    """Return the CPU time of a command line: what it takes on a machine with nothing else to do."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "flexinfer", *words], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize("words", [["--help"], ["generate", "--help"], ["--version"]])
+def test_help_is_fast(words: list[str]) -> None:
+    assert any(cpu_seconds(words) < LIMIT_S for _ in range(3))
+
+
+@pytest.mark.parametrize("words", [["--help"], ["generate", "--help"], ["bench", "-h"], []])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    code = (
+        "import sys\nfrom flexinfer.cli.main import app\n"
+        f"app({words!r}, standalone_mode=False)\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stderr == "[]\n"
+    assert "Usage: flexinfer" in done.stdout
+
+
+def test_doctor_starts_where_torch_is_missing() -> None:
+    code = (
+        "import sys\nsys.modules.update(torch=None, transformers=None, numpy=None)\n"
+        "from flexinfer.cli.main import app\napp(['doctor', '--json', '--check', 'python'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert '"command": "doctor"' in done.stdout
+
+
+def test_the_package_imports_no_torch() -> None:
+    code = f"import flexinfer, sys; sys.exit(any(m in sys.modules for m in {HEAVY!r}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_version_and_the_list_of_commands(command: Any) -> None:
+    assert command("--version").stdout == f"flexinfer {flexinfer.__version__}\n"
+    listed = command("--help").stdout.split("Commands:")[1].split()
+    assert [w for w in listed if w in ("generate", "bench", "doctor")] == [
+        "generate",
+        "bench",
+        "doctor",
+    ]
+    assert "verify-drift" not in listed
+    assert command().stdout == command("--help").stdout == command("-h").stdout

@@ -1,0 +1,164 @@
+"""Records leave in input order and survive what ends a run; a resumed run is the same run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flexinfer.errors import UsageError, WriteFailed
+from flexinfer.tasks.generate_output import InOrder, OutputFile, Record, as_line
+from flexinfer.tasks.generate_resume import check_same, read_finished
+
+
+def record(name: str | int, text: str = "t", **more: Any) -> Record:
+    return {"id": name, "prompt_token_ids": [1], "outputs": [{"text": text}], **more}
+
+
+def lines(path: Path) -> list[Record]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@given(st.permutations(range(6)), st.integers(0, 6))
+def test_records_leave_in_order_and_none_is_lost(arrival: list[int], finished: int) -> None:
+    out: list[Record] = []
+    arrived = arrival[:finished]
+    with InOrder(out.append) as ordered:
+        for index in arrived:
+            ordered.put(index, {"id": index})
+            here = set(arrived[: arrived.index(index) + 1])
+            ready = [n for n in range(6) if set(range(n + 1)) <= here]
+            assert [r["id"] for r in out] == ready, "a record waits that could be written"
+    assert [r["id"] for r in out] == sorted(arrived)
+
+
+def test_a_place_without_a_record_holds_nobody_up() -> None:
+    out: list[Record] = []
+    with InOrder(out.append) as ordered:
+        ordered.put(1, {"id": 1})
+        ordered.put(0, None)
+        assert out == [{"id": 1}]
+
+
+def pass_on(emit: Callable[[Record], None], *arrival: int, error: BaseException | None) -> None:
+    with InOrder(emit) as ordered:
+        for index in arrival:
+            ordered.put(index, {"id": index})
+        if error is not None:
+            raise error
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), KeyboardInterrupt()])
+def test_a_crash_passes_on_what_was_finished(error: BaseException) -> None:
+    out: list[Record] = []
+    with pytest.raises(type(error)):
+        pass_on(out.append, 3, 2, error=error)
+    assert out == [{"id": 2}, {"id": 3}]
+
+
+@pytest.mark.parametrize("error", [WriteFailed("full"), BrokenPipeError()])
+def test_a_failed_write_is_not_tried_again(error: Exception) -> None:
+    tried: list[Record] = []
+
+    def emit(one: Record) -> None:
+        tried.append(one)
+        raise error
+
+    with pytest.raises(type(error)):
+        pass_on(emit, 2, 0, error=None)
+    assert tried == [{"id": 0}]
+
+
+def test_text_lines_keep_the_place_of_a_failure() -> None:
+    assert as_line({"outputs": [{"text": "a"}, {"text": "b"}]}, "text") == "a\nb\n"
+    assert as_line({"outputs": [], "error": "e"}, "text") == "\n"
+    assert as_line({"x": "é"}, "jsonl") == '{"x": "é"}\n'
+
+
+def test_each_record_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    file = OutputFile(path, "jsonl")
+    for count in (1, 2):
+        file.write(record(count))
+        assert len(lines(path)) == count
+
+
+def test_old_content_stays_until_the_first_record(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("precious\n")
+    OutputFile(path, "jsonl").abandon()
+    assert path.read_text() == "precious\n"
+    file = OutputFile(path, "jsonl")
+    file.write(record(0))
+    file.close([0])
+    assert lines(path) == [record(0)]
+
+
+def test_a_run_without_records_leaves_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("old\n")
+    OutputFile(path, "jsonl").close([])
+    assert path.read_text() == ""
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "/dev/null/x", "/"])
+def test_what_cannot_be_written_is_named(path: str) -> None:
+    with pytest.raises(WriteFailed, match=f"cannot write {path}: "):
+        OutputFile(Path(path), "jsonl").write(record(0))
+
+
+def test_resuming_keeps_the_old_order_and_ends_in_input_order(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("".join(as_line(record(name), "jsonl") for name in ("c", "a")))
+    kept = read_finished(path, ["a", "b", "c"])
+    assert list(kept) == ["a", "c"]
+    file = OutputFile(path, "jsonl", list(kept.values()))
+    file.write(record("b"))
+    assert [r["id"] for r in lines(path)] == ["a", "c", "b"], "not safe before the end"
+    file.close(["a", "b", "c"])
+    assert [r["id"] for r in lines(path)] == ["a", "b", "c"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"], "a temporary file is left"
+
+
+def test_only_whole_records_without_error_count_as_finished(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    failed = {"id": 1, "prompt_token_ids": [], "outputs": [], "error": "e"}
+    path.write_text(as_line(record(0), "jsonl") + as_line(failed, "jsonl") + '{"id": 2, "out')
+    assert read_finished(path, [0, 1, 2]) == {0: record(0)}
+    assert read_finished(tmp_path / "missing", [0]) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "ids", "said"),
+    [
+        ('{"id": 7, "outputs": []}\n', [0], "holds id 7"),
+        ('{"name": 7}\n{"id": 0, "outputs": []}\n', [0], "line 1 of"),
+        ('{"id": 0, "out\n{"id": 0, "outputs": []}\n', [0], "line 1 of"),
+        ("", ["a", "a"], "ids that differ"),
+    ],
+)
+def test_a_file_of_another_run_is_refused(
+    tmp_path: Path, content: str, ids: list[str | int], said: str
+) -> None:
+    path = tmp_path / "out"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=said):
+        read_finished(path, ids)
+
+
+def test_only_a_plain_file_is_resumed() -> None:
+    with pytest.raises(UsageError, match="plain file"):
+        read_finished(Path("/dev/null"), [])
+
+
+def test_a_record_of_other_options_is_refused() -> None:
+    old = record("a", model="m", sampling={"seed": 1})
+    check_same(old, {"prompt_token_ids": [1], "model": "m", "sampling": {"seed": 1}})
+    for other in ({"prompt_token_ids": [2]}, {"model": "n"}, {"sampling": {"seed": 2}}):
+        with pytest.raises(UsageError, match=f"'a' was made with another {next(iter(other))}"):
+            check_same(old, other)
