@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import nn
 from transformers import PreTrainedModel
 
 from flexinfer.errors import UsageError
@@ -20,11 +21,13 @@ FAMILIES: Mapping[str, Callable[[Mapping[str, Any], Source], Decoder]] = {
 }
 
 
-def build_decoder(module: PreTrainedModel) -> Decoder:
+def build_decoder(
+    module: PreTrainedModel, read: Callable[[nn.Module, str], Source] = ModuleSource
+) -> Decoder:
     """Build the walker over the parameters of a causal language model, which is only read.
 
-    A multimodal Gemma-4 is read at its language model. Raise UsageError for an unknown model_type
-    or for a variant that its family refuses.
+    A multimodal Gemma-4 is read at its language model. `read(module, root)` gives the tensors and
+    leaves. Raise UsageError for an unknown model_type or for a variant that its family refuses.
     """
     config: dict[str, Any] = module.config.to_dict()
     kind = str(config.get("model_type"))
@@ -34,5 +37,5 @@ def build_decoder(module: PreTrainedModel) -> Decoder:
             hint="supported: " + ", ".join(sorted(FAMILIES)),
         )
     if kind == "gemma4":
-        return FAMILIES[kind](config["text_config"], ModuleSource(module, "model.language_model."))
-    return FAMILIES[kind](config, ModuleSource(module, "model."))
+        return FAMILIES[kind](config["text_config"], read(module, "model.language_model."))
+    return FAMILIES[kind](config, read(module, "model."))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from flexinfer.attention.spec import LayerSpec
 from flexinfer.models.catalog import build_decoder
+from flexinfer.models.layers import Dense, Leaf
+from flexinfer.models.source import ModuleSource
 from tests.support.packed import pack_projections
 from tests.support.tiny import FAMILIES, tiny_gemma4
 from tests.support.torch_compile import fresh_dynamo
@@ -80,6 +83,47 @@ def test_layers_of_one_shape_share_a_graph(family: str, packed: bool) -> None:
         assert len(graphs) == GRAPHS[family]
         compiled(torch.arange(3), torch.arange(3), StaticAttend(3))
         assert len(graphs) == 2 * GRAPHS[family]
+
+
+class LowRank(NamedTuple):
+    """A leaf with a low-rank side path, as LoRA has it."""
+
+    base: Dense
+    down: Tensor
+    up: Tensor
+
+    @property
+    def rows(self) -> int:
+        """Number of outputs."""
+        return self.base.rows
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map [..., in] to [..., out]."""
+        return self.base(x) + x @ self.down @ self.up
+
+
+class LowRankSource(ModuleSource):
+    """A source of such leaves; the side path is zero except in the down projection of layer 1."""
+
+    def linear(self, name: str) -> Leaf:
+        """Return `name` with a side path of rank 2."""
+        base = super().linear(name)
+        assert isinstance(base, Dense)
+        down = torch.full((base.weight.shape[1], 2), 0.05 if "1.mlp.down" in name else 0.0)
+        return LowRank(base, down, torch.ones(2, base.rows))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_leaves_of_another_kind_share_a_graph_too(family: str) -> None:
+    model, graphs, tokens = FAMILIES[family](), list[int](), torch.arange(5)
+    plain, decoder = build_decoder(model), build_decoder(model, LowRankSource)
+    wrap = functools.partial(torch.compile, backend=counting(graphs), fullgraph=True, dynamic=False)
+    with fresh_dynamo(), torch.no_grad():
+        expected = decoder(tokens, tokens, StaticAttend(5))
+        found = decoder.transformed(wrap)(tokens, tokens, StaticAttend(5))
+    torch.testing.assert_close(found, expected)
+    assert len(graphs) == GRAPHS[family]
+    assert not torch.allclose(expected, plain(tokens, tokens, StaticAttend(5)))
 
 
 def test_aot_autograd_sees_one_graph_a_shape_too() -> None:

@@ -28,7 +28,7 @@ def test_adjacent_rows_are_one_view_of_the_same_memory() -> None:
         (BUFFER[0:2], BUFFER[3:5]),
         (BUFFER[2:4], BUFFER[0:2]),
         (BUFFER[0:3], BUFFER[2:5]),
-        (BUFFER[0:2], BUFFER[2:4].clone()),
+        (BUFFER[0:2], BUFFER.clone()[2:4]),
         (BUFFER[0:2, :3], BUFFER[2:4]),
         (BUFFER[0:4:2], BUFFER[4:6]),
         (BUFFER.T[0:2], BUFFER.T[2:4].contiguous()),

@@ -79,6 +79,9 @@ VARIANTS = {
         bent, tiny_gemma4, attention_bias=True, final_logit_softcapping=None,
         tie_word_embeddings=False, use_double_wide_mlp=False,
     ),
+    "gemma4-yarn": functools.partial(
+        tiny_gemma4, rope_parameters={FULL: yarn, SLIDING: rope("linear")}
+    ),
     "gemma4-all-full": functools.partial(tiny_gemma4, layer_types=[FULL] * 8),
 }  # fmt: skip
 
@@ -137,6 +140,19 @@ def test_caches_are_those_of_the_layers_that_own_kv() -> None:
     assert [spec.window for spec in decoder.specs] == [
         8 if kind == SLIDING else None for kind in model.config.layer_types
     ]
+
+
+def test_projections_that_a_shared_layer_only_defines_are_not_read() -> None:
+    model, (prompt,) = tiny_gemma4(), prompts_of(20)
+    expected = hf_logits(model, prompt)
+    for layer in model.model.layers[4:]:
+        head_dim = layer.self_attn.head_dim
+        layer.self_attn.k_norm = torch.nn.Identity()
+        for name in ("k_proj", "v_proj"):
+            setattr(layer.self_attn, name, torch.nn.Linear(64, 2 * head_dim, bias=False))
+    decoder = build_decoder(model)
+    assert torch.equal(run_packed(decoder, [prompt])[0], expected)
+    assert [len(layer.weights.projections.widths) for layer in decoder.layers] == [3] * 4 + [1] * 4
 
 
 def test_specs_read_heads_from_the_parameters() -> None:
