@@ -30,6 +30,11 @@ class FlexBackend:
         """The engine's own counters."""
         return self.engine.stats
 
+    @property
+    def max_seq_length(self) -> int:
+        """What was asked for, or less where the model knows fewer positions."""
+        return self.engine.max_seq_length
+
     def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
         """Serve every request, in input order."""
         return self.engine.generate(requests)

@@ -34,6 +34,11 @@ class Backend(Protocol):
         """Counters since the back end was opened; they only grow."""
         ...
 
+    @property
+    def max_seq_length(self) -> int:
+        """Most tokens a sequence may have, prompt and new ones together."""
+        ...
+
     def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
         """Serve every request, in input order; one that cannot be served carries its `error`."""
         ...

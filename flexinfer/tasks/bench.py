@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
@@ -29,6 +28,7 @@ from flexinfer.tasks.bench_config import BenchConfig, parse_batch_sizes
 from flexinfer.tasks.bench_format import FORMATS, render
 from flexinfer.tasks.bench_result import BenchReport, BenchResult, Comparison
 from flexinfer.tasks.bench_rows import Rig, measured_rows, prepare
+from flexinfer.tasks.environment import now
 
 __all__ = [
     "FORMATS",
@@ -59,7 +59,7 @@ def run_bench(
     cannot be written later, KeyboardInterrupt where it came before a row was finished.
     """
     rig = rig or Rig()
-    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    started_at = now()
     if bench_config.stats_path is not None:
         _check_writable(Path(bench_config.stats_path))
     baseline = read_baseline(bench_config.baseline) if bench_config.baseline else None

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from flexinfer.tasks.environment import SCHEMA_VERSION
+
 Verdict = Literal["ok", "regression", "flagged", "failed", "interrupted"]
-SCHEMA_VERSION = 1
 DEFINITIONS: Mapping[str, str] = {
     "decode_tps": "decoded tokens of one round over the wall clock of that same round, "
     "the whole call, prefill included; median and best over the rounds that are not flagged",

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flexinfer.backends.protocol import Backend
-from flexinfer.config import Report, SamplingParams
+from flexinfer.config import SamplingParams
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
 from flexinfer.tasks.bench_config import BenchConfig
+from flexinfer.tasks.bench_progress import Progress
 
 Clock = Callable[[], float]
 PREFILL_CALLS = 3
@@ -63,24 +64,23 @@ def measure(
     backend: Backend,
     config: BenchConfig,
     prompts: Sequence[tuple[int, ...]],
-    report: Report,
+    progress: Progress,
     clock: Clock,
 ) -> Measured:
     """Run one full warm-up call, the one-token calls, then the rounds, each call whole."""
     whole = requests_for(config, prompts, config.max_new_tokens)
     first = requests_for(config, prompts, 1)
     asked = [config.max_new_tokens] * len(prompts) if config.ignore_eos else None
-    report("warm-up", 0, 1)
+    progress.enter("warm-up")
     warm_up = _timed(backend, whole, asked, clock)
-    report("warm-up", 1, 1)
+    progress.enter("prefill")
     repeats = min(PREFILL_CALLS, config.n_rounds)
     prefill = tuple(_timed(backend, first, [1] * len(first), clock) for _ in range(repeats))
     before = snapshot(backend.stats)
     rounds: list[Call] = []
-    for done in range(config.n_rounds):
-        report("rounds", done, config.n_rounds)
+    for number in range(1, config.n_rounds + 1):
+        progress.enter(f"round {number} of {config.n_rounds}")
         rounds.append(_timed(backend, whole, asked, clock))
-    report("rounds", config.n_rounds, config.n_rounds)
     during = since(before, backend.stats)
     return Measured(
         warm_up=warm_up, prefill=prefill, rounds=tuple(rounds), before=before, during=during

@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flexinfer.backends.choose import load_checkpoint
-from flexinfer.backends.protocol import Checkpoint
+from flexinfer.backends.protocol import Backend, Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.errors import FlexinferError, UsageError
 from flexinfer.tasks.bench_config import BenchConfig
 from flexinfer.tasks.bench_figures import figures, remarks, roofline_figures
 from flexinfer.tasks.bench_memory import peak, reset_peak
+from flexinfer.tasks.bench_progress import Progress
 from flexinfer.tasks.bench_result import BenchResult
 from flexinfer.tasks.bench_rounds import Clock, measure
 from flexinfer.tasks.bench_workload import workload
+from flexinfer.tasks.environment import environment
 from flexinfer.tasks.roofline import StepCost, copy_bandwidth, step_cost
 
 
@@ -30,19 +32,12 @@ def checkpoint_cost(checkpoint: Checkpoint) -> StepCost | None:
     return step_cost(checkpoint.module, build_decoder(checkpoint.module).specs)
 
 
-def this_environment() -> Mapping[str, Any]:
-    """Return the facts of this machine and installation."""
-    from flexinfer.tasks.environment import environment
-
-    return environment()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rig:
     """What bench touches outside itself; a test hands in fakes."""
 
     load: Callable[[str, ModelOptions, Report], Checkpoint] = load_checkpoint
-    environment: Callable[[], Mapping[str, Any]] = this_environment
+    environment: Callable[[], Mapping[str, Any]] = environment
     cost: Callable[[Checkpoint], StepCost | None] = checkpoint_cost
     bandwidth: Callable[[str], float | None] = copy_bandwidth
     clock: Clock = time.perf_counter
@@ -107,9 +102,11 @@ def _measured(
     """Open one back end, measure it, close it, and fill its row."""
     device = job.checkpoint.device
     reset_peak(device)
-    with closing(job.checkpoint.open(engine, report)) as backend:
-        measured = measure(backend, config, job.prompts, report, clock)
-        notices = (*backend.notices, *remarks(measured))
+    progress = Progress(report)
+    with closing(job.checkpoint.open(engine, progress)) as backend:
+        _check_length(backend, engine)
+        measured = measure(backend, config, job.prompts, progress, clock)
+        notices = (*backend.notices, *_unfilled(blank), *remarks(measured))
     memory = peak(device)
     roofline = roofline_figures(measured, job.cost, job.bandwidth, engine.max_batch_size)
     return replace(
@@ -121,6 +118,23 @@ def _measured(
         load_s=job.checkpoint.load_s,
         notices=notices,
     )
+
+
+def _check_length(backend: Backend, engine: EngineConfig) -> None:
+    """Raise UsageError where the model itself bounds sequences below what the workload needs."""
+    if backend.max_seq_length < (engine.max_seq_length or 0):
+        raise UsageError(
+            f"the model serves {backend.max_seq_length} tokens, this workload takes "
+            f"{engine.max_seq_length}",
+            hint="lower --max-new-tokens or --prompt-length",
+        )
+
+
+def _unfilled(row: BenchResult) -> tuple[str, ...]:
+    """Say that a batch size is never reached, so that nobody reads the row as that batch."""
+    if row.n_prompts >= row.max_batch_size:
+        return ()
+    return (f"--max-batch-size {row.max_batch_size}: only {row.n_prompts} prompts ever run",)
 
 
 def _blank(

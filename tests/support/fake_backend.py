@@ -38,9 +38,14 @@ class FakeBackend:
     tamper: Callable[[int, list[RequestOutput]], list[RequestOutput]] = lambda call, outs: outs
     name: str = "flex"
     notices: tuple[str, ...] = ("device: fake",)
+    known_positions: int = 10**6
     stats: EngineStats = field(default_factory=EngineStats)
     calls: list[list[Request]] = field(default_factory=list)
     closed: bool = False
+
+    @property
+    def max_seq_length(self) -> int:
+        return min(self.config.max_seq_length or 4096, self.known_positions)
 
     def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
         assert not self.closed

@@ -39,7 +39,13 @@ def before(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(
     ("seconds", "verdict"),
-    [(1.0, "ok"), (0.5, "ok"), (1.0 / 0.96, "ok"), (1.0 / 0.94, "regression"), (2.0, "regression")],
+    [
+        (1.0, "ok"),
+        (0.5, "ok"),
+        (1.0 / 0.951, "ok"),
+        (1.0 / 0.949, "regression"),
+        (2.0, "regression"),
+    ],
 )
 def test_slower_by_more_than_the_threshold_is_exit_1(
     before: str, seconds: float, verdict: str

@@ -74,6 +74,17 @@ def test_a_shared_layer_reads_a_cache_it_does_not_own() -> None:
     assert cost.kv_read(20, 21) == 5 * 8 * 256 + 3 * 20 * 512
 
 
+def test_weights_of_shared_layers_are_not_read_where_a_release_defines_them() -> None:
+    module = FAMILIES["gemma4"]()
+    specs = build_decoder(module).specs
+    without = step_cost(module, specs).weight_bytes
+    for name in ("k_proj", "v_proj", "k_norm"):
+        module.model.layers[4].self_attn.register_module(name, torch.nn.Linear(64, 32, bias=False))
+    assert step_cost(module, specs).weight_bytes == without
+    module.model.layers[0].self_attn.register_module("k_extra", torch.nn.Linear(64, 32, bias=False))
+    assert step_cost(module, specs).weight_bytes == without + 64 * 32 * 4
+
+
 def test_the_per_layer_table_is_only_gathered() -> None:
     module = FAMILIES["gemma4"]()
     table = VOCAB * 8 * 8 * 4
@@ -97,6 +108,11 @@ def test_steps_are_at_least_the_longest_and_the_full_batches(
     news: list[int], batch: int, steps: int
 ) -> None:
     assert decode_bytes(StepCost(7, ()), [10] * len(news), news, batch) == 7 * steps
+
+
+def test_a_step_reads_its_context_with_the_token_it_computes() -> None:
+    cost = StepCost(0, (LayerRead(1, None, True),))
+    assert decode_bytes(cost, [10, 3], [4, 1], 2) == 11 + 12 + 13
 
 
 def test_no_bandwidth_without_cuda() -> None:

@@ -13,6 +13,7 @@ from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.engine.outputs import RequestOutput
 from flexinfer.errors import NotEnoughMemory, UsageError, WriteFailed
 from flexinfer.tasks.bench import BenchConfig, BenchReport, Rig, run_bench, write_stats
+from flexinfer.tasks.bench_progress import Progress
 from flexinfer.tasks.roofline import LayerRead, StepCost
 from tests.support.fake_backend import FakeBackend, FakeCheckpoint, FakeClock, fake_rig
 
@@ -188,6 +189,8 @@ def test_a_sweep_loads_once_and_closes_every_engine() -> None:
     assert [backend.config.max_batch_size for backend in held.opened] == [1, 8]
     assert all(backend.closed and backend.config.page_size == 16 for backend in held.opened)
     assert report.verdict == "ok"
+    unfilled = [[n for n in row.notices if "only 4 prompts" in n] for row in report.results]
+    assert [len(notices) for notices in unfilled] == [0, 1]
 
 
 def test_the_sequence_length_is_what_the_workload_needs() -> None:
@@ -199,6 +202,14 @@ def test_the_sequence_length_is_what_the_workload_needs() -> None:
     assert row.max_seq_length == held.opened[1].config.max_seq_length == 100
     with pytest.raises(UsageError, match="--max-seq-length 12 is too short"):
         run(rig, max_seq_length=12)
+
+
+def test_a_model_with_too_few_positions_is_told_before_measuring() -> None:
+    rig, held = fake_rig(known_positions=12)
+    with pytest.raises(UsageError, match="the model serves 12 tokens, this workload takes 19"):
+        run(rig)
+    assert held.opened[0].closed
+    assert not held.opened[0].calls
 
 
 def failing(sizes: tuple[int, ...], error: BaseException) -> Rig:
@@ -286,10 +297,17 @@ def test_progress_is_told() -> None:
     told: list[tuple[str, int, int]] = []
     config = small(n_rounds=2)
     run_bench(OPTIONS, EngineConfig(), config, lambda *line: told.append(line), rig=rig)
-    assert told == [
-        ("warm-up", 0, 1),
-        ("warm-up", 1, 1),
-        ("rounds", 0, 2),
-        ("rounds", 1, 2),
-        ("rounds", 2, 2),
-    ]
+    assert [stage for stage, _, _ in told] == ["warm-up", "prefill", "round 1 of 2", "round 2 of 2"]
+
+
+def test_an_engines_steps_are_told_once_a_second() -> None:
+    clock, told = FakeClock(), list[tuple[str, int, int]]()
+    progress = Progress(lambda *line: told.append(line), clock)
+    progress.enter("round 1 of 2")
+    for done in range(12):
+        clock.now += 0.25
+        progress("generating", done, 12)
+    progress("compiling", 0, 0)
+    counted = [line for line in told if line[2]]
+    assert counted == [("round 1 of 2: generating", done, 12) for done in (3, 7, 11)]
+    assert told[-1] == ("round 1 of 2: compiling", 0, 0)

@@ -1,0 +1,34 @@
+"""Progress of a measurement that does not disturb what is measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from flexinfer.config import Report
+
+INTERVAL_S = 1.0
+
+
+class Progress:
+    """A Report for an engine under measurement: says which call runs, seldom enough to cost none.
+
+    An engine tells every step; drawing each of them would take time from the round that is timed.
+    """
+
+    def __init__(self, report: Report, clock: Callable[[], float] = time.monotonic) -> None:
+        """Tell `report`; `clock` is in seconds."""
+        self._report, self._clock = report, clock
+        self._label, self._told = "", clock()
+
+    def enter(self, label: str) -> None:
+        """Begin the call `label`, and say so."""
+        self._label, self._told = label, self._clock()
+        self._report(label, 0, 0)
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Pass on what an engine says: at once where it has no count, else once a second."""
+        if total and self._clock() - self._told < INTERVAL_S:
+            return
+        self._told = self._clock()
+        self._report(f"{self._label}: {stage}" if self._label else stage, done, total)
