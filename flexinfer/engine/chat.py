@@ -72,9 +72,10 @@ def encode_raw(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]
     if not text:
         raise RequestError("the prompt is empty")
     ids = _ids(tokenizer, text, special=True)
-    bos = tokenizer.bos_token
-    doubled = ids[:2] == (tokenizer.bos_token_id,) * 2
-    return ids[1:] if bos and text.startswith(bos) and doubled else ids
+    if tokenizer.bos_token and text.startswith(tokenizer.bos_token):
+        plain = _ids(tokenizer, text, special=False)
+        return plain if ids == (tokenizer.bos_token_id, *plain) else ids
+    return ids
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str, special: bool) -> tuple[int, ...]:

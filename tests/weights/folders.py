@@ -13,12 +13,15 @@ from tests.support.tiny import save_tiny
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<turn>")
 TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}<turn>{{ m['role'] }}:{{ m['content'] }}<eos>{% endfor %}"
+    "{{ bos_token }}{% for m in messages %}"
+    "<turn>{{ m['role'] }}:{{ m['content'] }}<eos>{% endfor %}"
     "{% if add_generation_prompt %}<turn>model:{% endif %}"
 )
 
 
-def byte_tokenizer(template: str | None = TEMPLATE, add_bos: bool = True) -> PreTrainedTokenizerFast:
+def byte_tokenizer(
+    template: str | None = TEMPLATE, add_bos: bool = True
+) -> PreTrainedTokenizerFast:
     """Build a byte-level tokenizer with ids 0..3 for the specials and 4..259 for the bytes."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: number for number, token in enumerate([*SPECIALS, *alphabet])}

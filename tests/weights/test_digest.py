@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tests.support.tiny import tiny_gemma4, tiny_qwen3
 
 from flexinfer.weights import digest as module_under_test
 from flexinfer.weights.digest import digest
+from tests.support.tiny import tiny_gemma4, tiny_qwen3
 
 
 def test_the_same_weights_have_the_same_digest() -> None:

@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.tiny import FAMILIES
-from tests.weights.folders import save_folder
-from tests.weights.live import LiveBytes
 from transformers import PreTrainedModel
 
 from flexinfer.config import ModelOptions
@@ -19,6 +16,9 @@ from flexinfer.weights import dummy, names, skeleton
 from flexinfer.weights.digest import digest
 from flexinfer.weights.families import text_config
 from flexinfer.weights.load import load
+from tests.support.tiny import FAMILIES
+from tests.weights.folders import save_folder
+from tests.weights.live import LiveBytes
 
 VOCAB, DEPTH, SHARED = 4096, 14, 6
 REDUCED = {"num_hidden_layers": DEPTH, "hidden_size": 768, "vocab_size": VOCAB}

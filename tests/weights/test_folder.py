@@ -1,4 +1,4 @@
-"""Folders: the loaded module computes what Hugging Face's own loading computes, and says what it did."""
+"""Folders: what is loaded is what Hugging Face's own loading gives, and it is said what was done."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.oracle import hf_logits
-from tests.support.tiny import FAMILIES
-from tests.weights.folders import save_folder
-from tests.weights.live import LiveBytes
 from transformers import AutoModelForCausalLM
 
 from flexinfer.config import ModelOptions
 from flexinfer.weights.load import LoadedModel, load
+from tests.support.oracle import hf_logits
+from tests.support.tiny import FAMILIES
+from tests.weights.folders import save_folder
+from tests.weights.live import LiveBytes
 
 PROMPT = [1, 17, 300, 4, 99, 12, 7, 256, 31, 88, 401, 5]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.weights.folders import edit_config, save_folder
 
 from flexinfer.config import ModelOptions
 from flexinfer.errors import EnvironmentUnfit, FlexinferError, NotEnoughMemory, UsageError
 from flexinfer.weights import place
 from flexinfer.weights.load import LoadedModel, load
+from tests.weights.folders import edit_config, save_folder
 
 WEIGHTS = "model.safetensors"
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.tiny import tiny_llama
-from tests.weights.tiny_gguf import write_gguf
 from transformers import PreTrainedModel
 
 from flexinfer.config import ModelOptions
 from flexinfer.errors import UsageError
 from flexinfer.models.layers import packed_view
 from flexinfer.weights.load import LoadedModel, load
+from tests.support.tiny import tiny_llama
+from tests.weights.tiny_gguf import write_gguf
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
@@ -40,7 +40,9 @@ def test_the_weights_come_out_as_they_went_in(tied: bool, tmp_path: Path) -> Non
 def test_the_tokenizer_and_its_template_come_out(tmp_path: Path) -> None:
     loaded = load_file(write_gguf(tiny(), tmp_path / "tiny.gguf"))
     text = "12+30= é"
-    assert loaded.tokenizer.decode(loaded.tokenizer(text).input_ids, skip_special_tokens=True) == text
+    assert (
+        loaded.tokenizer.decode(loaded.tokenizer(text).input_ids, skip_special_tokens=True) == text
+    )
     messages = [{"role": "user", "content": "a"}]
     shown = loaded.tokenizer.apply_chat_template(messages, tokenize=False)
     assert shown == "<bos><turn>user:a<eos>"

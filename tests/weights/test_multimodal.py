@@ -8,10 +8,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.support.oracle import hf_logits
-from tests.support.tiny import tiny_gemma4
-from tests.weights.folders import byte_tokenizer, edit_config
-from tests.weights.live import LiveBytes
 from transformers import (
     Gemma4AudioConfig,
     Gemma4Config,
@@ -22,6 +18,10 @@ from transformers import (
 
 from flexinfer.config import ModelOptions
 from flexinfer.weights.load import LoadedModel, load
+from tests.support.oracle import hf_logits
+from tests.support.tiny import tiny_gemma4
+from tests.weights.folders import byte_tokenizer, edit_config
+from tests.weights.live import LiveBytes
 
 PROMPT = [4, 17, 300, 4, 99, 12, 7, 256, 31, 88, 401, 5]
 VISION = {

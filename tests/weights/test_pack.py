@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.oracle import hf_logits
-from tests.support.tiny import FAMILIES
-from tests.weights.folders import byte_tokenizer, save_folder
 from transformers import AutoModelForCausalLM
 
 from flexinfer.config import ModelOptions
 from flexinfer.models.layers import packed_view
 from flexinfer.weights.load import load
+from tests.support.oracle import hf_logits
+from tests.support.tiny import FAMILIES
+from tests.weights.folders import byte_tokenizer, save_folder
 
 PROMPT = [1, 17, 300, 4, 99, 12, 7, 256, 31, 88]
 PARTS = (("self_attn", ("q_proj", "k_proj", "v_proj")), ("mlp", ("gate_proj", "up_proj")))
@@ -45,7 +45,9 @@ def test_groups_lie_in_one_buffer_in_order(family: str, tmp_path: Path) -> None:
 def test_biases_are_packed_too(tmp_path: Path) -> None:
     folder = save_folder("llama", tmp_path, attention_bias=True)
     module = load(ModelOptions(model=str(folder))).module
-    biases = [[layer.self_attn.q_proj.bias, layer.self_attn.k_proj.bias] for layer in module.model.layers]
+    biases = [
+        [layer.self_attn.q_proj.bias, layer.self_attn.k_proj.bias] for layer in module.model.layers
+    ]
     assert all(packed_view(*pair) is not None for pair in biases)
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import gguf
 import torch
-from tests.weights.folders import TEMPLATE, byte_tokenizer
 from transformers import PreTrainedModel
+
+from tests.weights.folders import TEMPLATE, byte_tokenizer
 
 NAMES = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
