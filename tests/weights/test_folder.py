@@ -1,4 +1,4 @@
-"""Folders: what is loaded is what Hugging Face's own loading gives, and it is said what was done."""
+"""Folders: what is loaded is what Hugging Face's own loading gives, and what was done is said."""
 
 from __future__ import annotations
 
