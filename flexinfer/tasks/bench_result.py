@@ -54,7 +54,7 @@ class BenchResult:
     """Figures of one back end at one batch size; None is "does not apply", never zero.
 
     `flagged_rounds` maps a round's number (from 1) to what was wrong with it; such a round enters
-    no median. `error` is why there are no figures at all.
+    no median. `error` is why there are no figures at all, `error_code` the exit code it stands for.
     """
 
     backend: str
@@ -93,6 +93,7 @@ class BenchResult:
     sample_completions: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     error: str | None = None
+    error_code: int | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -136,7 +137,10 @@ class BenchReport:
 
     @property
     def exit_code(self) -> int:
-        """What the command line ends with: 0, 1, or 130 where it was interrupted."""
+        """0 for ok, 130 where interrupted, the first error's where every row failed, else 1."""
+        codes = [row.error_code for row in self.results if row.error_code is not None]
+        if self.verdict == "failed" and len(codes) == len(self.results):
+            return codes[0]
         return {"ok": 0, "interrupted": 130}.get(self.verdict, 1)
 
     def as_dict(self) -> dict[str, Any]:

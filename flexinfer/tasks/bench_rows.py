@@ -65,7 +65,7 @@ def prepare(
     """Load back end `name`'s weights, draw the prompts, measure the device; raises as loading."""
     checkpoint = rig.load(name, options, report)
     prompts = workload(config.n_prompts, checkpoint.vocab_size, config.lengths, config.seed)
-    length = _sequence_length(engine_config, prompts, config.max_new_tokens)
+    length = _sequence_length(engine_config, _needed(prompts, config))
     sizes = config.batch_sizes or (engine_config.max_batch_size,)
     engines = [replace(engine_config, max_batch_size=b, max_seq_length=length) for b in sizes]
     return Job(
@@ -88,7 +88,7 @@ def measured_rows(
         except FlexinferError as error:
             if alone:
                 raise
-            yield replace(blank, error=error.message)
+            yield replace(blank, error=error.message, error_code=error.exit_code)
 
 
 def _measured(
@@ -104,7 +104,8 @@ def _measured(
     reset_peak(device)
     progress = Progress(report)
     with closing(job.checkpoint.open(engine, progress)) as backend:
-        _check_length(backend, engine)
+        _check_length(backend, _needed(job.prompts, config))
+        length = backend.max_seq_length
         measured = measure(backend, config, job.prompts, progress, clock)
         notices = (*backend.notices, *_unfilled(blank), *remarks(measured))
     memory = peak(device)
@@ -113,6 +114,7 @@ def _measured(
         blank,
         **figures(measured),
         **roofline,
+        max_seq_length=length,
         peak_memory_gb=memory.allocated_gb,
         peak_reserved_gb=memory.reserved_gb,
         load_s=job.checkpoint.load_s,
@@ -120,12 +122,11 @@ def _measured(
     )
 
 
-def _check_length(backend: Backend, engine: EngineConfig) -> None:
+def _check_length(backend: Backend, needed: int) -> None:
     """Raise UsageError where the model itself bounds sequences below what the workload needs."""
-    if backend.max_seq_length < (engine.max_seq_length or 0):
+    if backend.max_seq_length < needed:
         raise UsageError(
-            f"the model serves {backend.max_seq_length} tokens, this workload takes "
-            f"{engine.max_seq_length}",
+            f"the model serves {backend.max_seq_length} tokens, this workload takes {needed}",
             hint="lower --max-new-tokens or --prompt-length",
         )
 
@@ -154,11 +155,13 @@ def _blank(
     )
 
 
-def _sequence_length(
-    engine: EngineConfig, prompts: Sequence[tuple[int, ...]], max_new_tokens: int
-) -> int:
-    """Return the longest sequence of the workload, or a larger one that was asked for."""
-    needed = max(map(len, prompts)) + max_new_tokens
+def _needed(prompts: Sequence[tuple[int, ...]], config: BenchConfig) -> int:
+    """Return the tokens of the longest sequence of the workload."""
+    return max(map(len, prompts)) + config.max_new_tokens
+
+
+def _sequence_length(engine: EngineConfig, needed: int) -> int:
+    """Return what the workload needs, or more where more was asked for; raises UsageError."""
     if engine.max_seq_length is None or engine.max_seq_length >= needed:
         return engine.max_seq_length or needed
     raise UsageError(

@@ -210,6 +210,8 @@ def test_a_model_with_too_few_positions_is_told_before_measuring() -> None:
         run(rig)
     assert held.opened[0].closed
     assert not held.opened[0].calls
+    rig, _ = fake_rig(known_positions=20)
+    assert run(rig, max_seq_length=100).results[0].max_seq_length == 20
 
 
 def failing(sizes: tuple[int, ...], error: BaseException) -> Rig:
@@ -229,6 +231,11 @@ def test_a_failure_in_a_sweep_is_a_row_with_the_reason() -> None:
     assert [row.error for row in report.results] == [None, "8 GB are missing", None]
     assert report.results[1].decode_tps_median is None
     assert (report.verdict, report.exit_code) == ("failed", 1)
+
+
+def test_a_sweep_that_fails_whole_has_the_exit_code_of_the_failure() -> None:
+    report = run(failing((1, 8), NotEnoughMemory("8 GB are missing")), small(batch_sizes=(1, 8)))
+    assert (report.verdict, report.exit_code) == ("failed", 4)
 
 
 def test_a_failure_of_the_only_row_is_raised() -> None:
