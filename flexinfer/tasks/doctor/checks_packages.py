@@ -94,10 +94,11 @@ def transformers(context: Context) -> Finding:
     name = CLASSES.get(target.family) if context.torch.version is not None else None
     probe = context.imported("transformers", *([name] if name else []))
     found = version(context, TRANSFORMERS, probe)
-    if older(found, TRANSFORMERS.minimum):
-        return fail(
-            f"{found}, for {target.label}", _too_old(found, target.family), TRANSFORMERS.fix
-        )
+    # The loader trusts the metadata, which a half-done upgrade leaves at odds with the module.
+    for number in (found, context.environment.version_of("transformers") or found):
+        if older(number, TRANSFORMERS.minimum):
+            why = _too_old(number, target.family)
+            return fail(f"{number}, for {target.label}", why, TRANSFORMERS.fix)
     if probe.error is not None:
         return broken(context, TRANSFORMERS, found, probe.error)
     return ok(f"{found}, {name} for {target.label}" if name else found)

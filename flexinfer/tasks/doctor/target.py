@@ -66,6 +66,8 @@ def _look(
     complete = next((path for path in folders if has_weights(path)), None)
     embedded = [config_file(name.config)] if name.config else []
     files = [path / "config.json" for path in folders] + embedded
+    if name.gguf is not None:
+        return None, None, "a .gguf file is read when it is loaded"
     if not files:
         return None, complete, "its config.json is not on this machine"
     try:

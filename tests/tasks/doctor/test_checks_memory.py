@@ -115,6 +115,9 @@ def test_a_multimodal_config_is_read_for_its_text_model(tmp_path):
 def test_a_model_whose_config_is_not_here_is_skipped(tmp_path, check):
     assert look(machine(tmp_path), check, model="org/unknown").status == "skip"
     assert look(machine(tmp_path), check, model=folder(tmp_path, "{")).status == "skip"
+    (tmp_path / "some.gguf").touch()
+    line = look(machine(tmp_path), check, model=str(tmp_path / "some.gguf"))
+    assert (line.status, line.found) == ("skip", "some: a .gguf file is read when it is loaded")
 
 
 def test_the_model_that_generate_would_take_is_named(tmp_path):

@@ -47,9 +47,18 @@ def test_doctor_and_the_loader_agree_on_what_is_too_old():
         assert accepted is not older(version, checks_packages.OLDEST_TRANSFORMERS)
 
 
-def test_what_is_imported_counts_not_what_the_metadata_says(tmp_path):
-    here = machine(tmp_path, transformers("5.4.0"), versions={"transformers": "5.24.0"})
-    assert look(here, "transformers", model=QWEN).status == "fail"
+@pytest.mark.parametrize(("module", "metadata"), [("5.4.0", "5.24.0"), ("5.24.0", "5.4.0")])
+def test_a_half_done_upgrade_is_as_old_as_its_oldest_part(tmp_path, module, metadata):
+    here = machine(tmp_path, transformers(module), versions={"transformers": metadata})
+    line = look(here, "transformers", model=QWEN)
+    assert line.status == "fail"
+    assert "5.4.0" in line.found
+
+
+def test_what_is_imported_counts_more_than_the_metadata(tmp_path):
+    answer = {"importing peft": says({"version": "0.17.0"})}
+    here = machine(tmp_path, answer, versions={"peft": "0.21.0"})
+    assert look(here, "peft", mode="lora").status == "fail"
 
 
 def test_the_class_of_the_model_is_imported(tmp_path):
