@@ -9,7 +9,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from flexinfer.models import gemma4_build
 from flexinfer.models.catalog import build_decoder
+from flexinfer.models.rope import rope_kind
+from flexinfer.models.source import ModuleSource
 from tests.support.dense import DenseCache, run_packed
 from tests.support.oracle import hf_logits
 from tests.support.prompts import assert_same, prompts_of
@@ -78,9 +81,6 @@ VARIANTS = {
     "gemma4-untied-bias-no-softcap": functools.partial(
         bent, tiny_gemma4, attention_bias=True, final_logit_softcapping=None,
         tie_word_embeddings=False, use_double_wide_mlp=False,
-    ),
-    "gemma4-yarn": functools.partial(
-        tiny_gemma4, rope_parameters={FULL: yarn, SLIDING: rope("linear")}
     ),
     "gemma4-all-full": functools.partial(tiny_gemma4, layer_types=[FULL] * 8),
 }  # fmt: skip
@@ -160,3 +160,16 @@ def test_specs_read_heads_from_the_parameters() -> None:
     assert {(s.head_dim, s.kv_heads, s.window) for s in specs} == {(16, 4, 8), (32, 1, None)}
     assert {s.scale for s in specs} == {1.0}
     assert build_decoder(tiny_llama()).specs[0].scale == 0.25
+
+
+def test_each_layer_type_of_gemma_has_its_own_rope() -> None:
+    model = tiny_gemma4()
+    ropes = {FULL: yarn, SLIDING: rope("linear")}
+    walker = gemma4_build.build(
+        model.config.to_dict() | {"rope_parameters": ropes}, ModuleSource(model, "model.")
+    )
+    for layer, kind in zip(walker.layers, model.config.layer_types, strict=True):
+        expected = rope_kind(ropes[kind], layer.spec.head_dim, 1024)
+        assert torch.equal(walker.ends.inv_freqs[layer.rope], expected.inv_freq)
+        assert walker.ends_shape.rope_factors[layer.rope] == expected.factor
+    assert len(set(walker.ends_shape.rope_factors)) == 2
