@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from flexinfer.attention.kernel import RowKernel, TileKernel
-from flexinfer.attention.masks import RowMask, TileMask
+from flexinfer.attention.masks import RowMask, TileMask, row_mask
 from flexinfer.attention.spec import LayerSpec
 
 
@@ -24,6 +24,10 @@ class DenseKernels:
     def __init__(self, page: int) -> None:
         """Remember the page size in tokens."""
         self._page = page
+
+    def row_mask(self, rows_BP: Tensor, positions_B: Tensor, window: int | None) -> RowMask:
+        """Return page lists cut at both ends."""
+        return row_mask(rows_BP, positions_B, self._page, window, self.mask_columns)
 
     def rows(self, spec: LayerSpec) -> RowKernel:
         """Return decode attention; the window is in the mask's first page already."""

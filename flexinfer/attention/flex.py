@@ -21,7 +21,7 @@ from torch.nn.attention.flex_attention import (
 from torch.nn.functional import pad
 
 from flexinfer.attention.kernel import RowKernel, TileKernel
-from flexinfer.attention.masks import RowMask, TileMask
+from flexinfer.attention.masks import RowMask, TileMask, row_mask
 from flexinfer.attention.spec import LayerSpec
 
 DECODE_Q_BLOCK = 128
@@ -56,6 +56,10 @@ class FlexKernels:
         self._options = {"rows": decode_options, "tiles": prefill_options}
         self._compiled: dict[tuple[str, Shape], Any] = {}
         self.mask_columns = 0 if on_cuda else n_pages
+
+    def row_mask(self, rows_BP: Tensor, positions_B: Tensor, window: int | None) -> RowMask:
+        """Return page lists cut at both ends."""
+        return row_mask(rows_BP, positions_B, self._page, window, self.mask_columns)
 
     def rows(self, spec: LayerSpec) -> RowKernel:
         """Return decode attention for layers like `spec`."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from flexinfer.attention.masks import RowMask, TileMask
+from flexinfer.attention.masks import TileMask
 from flexinfer.attention.spec import LayerSpec
 
-RowKernel = Callable[[Tensor, Tensor, Tensor, RowMask], Tensor]
-"""(q [B, H, D], K and V [1, G, n_pages * page, D], mask) -> [B, H, D]."""
+RowKernel = Callable[[Tensor, Tensor, Tensor, Any], Tensor]
+"""(q [B, H, D], K and V [1, G, n_pages * page, D], the back end's row mask) -> [B, H, D]."""
 
 TileKernel = Callable[[Tensor, Tensor, Tensor, TileMask], Tensor]
 """(q [N, Q, H, D], K and V [1, G, n_pages * page, D], mask) -> [N, Q, H, D]."""
@@ -24,6 +24,13 @@ class AttentionKernels(Protocol):
     """
 
     mask_columns: int
+
+    def row_mask(self, rows_BP: Tensor, positions_B: Tensor, window: int | None) -> Any:
+        """Return what `rows` kernels of one window need: a plain tuple of tensors.
+
+        `rows` int32 are page-table rows, `positions` int64 those of the queries.
+        """
+        ...
 
     def rows(self, spec: LayerSpec) -> RowKernel:
         """Return decode attention for layers like `spec`."""

@@ -6,14 +6,14 @@ G kv heads, D head dim.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from flexinfer.attention.cache import PagedKVCache
 from flexinfer.attention.kernel import AttentionKernels, RowKernel, TileKernel
-from flexinfer.attention.masks import RowMask, TileMask, row_mask, tile_mask
+from flexinfer.attention.masks import TileMask, tile_mask
 from flexinfer.attention.spec import Attend, LayerAttend, LayerSpec
 
 
@@ -33,7 +33,7 @@ class RowLayer:
     """Decode attention of one layer; a plain holder of tensors, so that layers compile once."""
 
     def __init__(
-        self, k: Tensor, v: Tensor, address_B: Tensor, kernel: RowKernel, mask: RowMask
+        self, k: Tensor, v: Tensor, address_B: Tensor, kernel: RowKernel, mask: Any
     ) -> None:
         """Hold the layer's pools, the step's addresses and the mask of the layer's window."""
         self.k, self.v, self.address_B, self.kernel, self.mask = k, v, address_B, kernel, mask
@@ -85,7 +85,7 @@ class RowInputs(NamedTuple):
     """What a decode step's attention needs beside the cache: KV addresses and a mask a window."""
 
     address_B: Tensor
-    masks: tuple[RowMask, ...]
+    masks: tuple[Any, ...]
 
 
 def row_inputs(
@@ -93,10 +93,10 @@ def row_inputs(
     positions_B: Tensor,
     page: int,
     windows: tuple[int | None, ...],
-    columns: int,
+    kernels: AttentionKernels,
 ) -> RowInputs:
     """Build the inputs from page-table rows and the int64 positions whose KV is written now."""
-    masks = tuple(row_mask(rows_BP, positions_B, page, window, columns) for window in windows)
+    masks = tuple(kernels.row_mask(rows_BP, positions_B, window) for window in windows)
     return RowInputs(addresses(rows_BP, positions_B, page), masks)
 
 

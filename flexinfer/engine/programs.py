@@ -45,11 +45,11 @@ def gather_rows(
     slots_B: Tensor,
     page: int,
     windows: tuple[int | None, ...],
-    columns: int,
+    kernels: AttentionKernels,
 ) -> RowFacts:
-    """Look up what the slots hold; `columns` pads page lists (AttentionKernels.mask_columns)."""
+    """Look up what the slots hold."""
     positions = state.positions[slots_B]
-    inputs = row_inputs(table[slots_B], positions, page, windows, columns)
+    inputs = row_inputs(table[slots_B], positions, page, windows, kernels)
     return RowFacts(state.tokens[slots_B], positions, inputs)
 
 
@@ -103,7 +103,7 @@ class Programs:
         tables, state = self.tables, self.state
         facts = self.transform(gather_rows)(
             tables.table[:, :columns], state.tensors, slots_B, self.cache.page_size,
-            self.windows, self.kernels.mask_columns,
+            self.windows, self.kernels,
         )  # fmt: skip
         attend = RowStep(self.cache, self.kernels, facts.inputs, self.windows)
         logits = self.decode_decoder(facts.tokens_B, facts.positions_B, attend, None)
@@ -131,7 +131,7 @@ class Programs:
             self.windows, columns,
         )  # fmt: skip
         kept_positions = batch.positions[batch.keep]
-        kept = row_inputs(table[batch.keep_slots], kept_positions, page, self.windows, columns)
+        kept = row_inputs(table[batch.keep_slots], kept_positions, page, self.windows, self.kernels)
         address = addresses(table[batch.slots], batch.positions, page)
         tiling = Tiling(batch.tile_index, batch.place)
         return TileStep(
