@@ -81,8 +81,8 @@ def _reading(path: Path) -> Iterator[None]:
             yield
     except ImportError as error:
         raise EnvironmentUnfit(
-            f"{path.name}: the package gguf is needed and cannot be imported: {_line(error)}",
-            hint="pip install gguf",
+            f"{path} needs a package that transformers cannot import: {_line(error)}",
+            hint="pip install --upgrade gguf transformers",
         ) from error
     except Exception as error:
         raise UsageError(f"{path} cannot be read by transformers: {_line(error)}") from error

@@ -19,7 +19,7 @@ ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 
 def tiny(**overrides: object) -> PreTrainedModel:
-    return tiny_llama(rope_parameters=ROPE, vocab_size=261, num_hidden_layers=2, **overrides)
+    return tiny_llama(rope_parameters=ROPE, vocab_size=262, num_hidden_layers=2, **overrides)
 
 
 def load_file(path: Path, **options: object) -> LoadedModel:

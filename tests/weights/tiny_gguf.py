@@ -66,12 +66,12 @@ def _write_config(writer: gguf.GGUFWriter, model: PreTrainedModel) -> None:
 
 def _write_tokenizer(writer: gguf.GGUFWriter) -> None:
     tokenizer = byte_tokenizer()
-    tokens = [*tokenizer.convert_ids_to_tokens(range(len(tokenizer))), "he"]
+    tokens = [*tokenizer.convert_ids_to_tokens(range(len(tokenizer))), "he", "in"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
     writer.add_token_types([3 if token.startswith("<") else 1 for token in tokens])
-    writer.add_token_merges(["h e"])
+    writer.add_token_merges(["h e", "i n"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_pad_token_id(0)
