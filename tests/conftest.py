@@ -10,7 +10,6 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -50,8 +49,7 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
+def one_thread() -> None:
     """Keep torch, where a test imported it, to one thread."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
-    yield
