@@ -87,6 +87,12 @@ def test_other_architectures_are_refused_by_name(
         load_file(path)
 
 
+def test_a_rope_scaling_that_would_be_lost_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tiny(), tmp_path / "scaled.gguf", rope_freqs=True)
+    with pytest.raises(UsageError, match="scales its rope"):
+        load_file(path)
+
+
 def test_dummy_weights_of_a_gguf_file_are_refused(tmp_path: Path) -> None:
     path = write_gguf(tiny(), tmp_path / "tiny.gguf")
     with pytest.raises(UsageError, match="--load-format dummy"):
