@@ -13,7 +13,6 @@ import torch
 
 from flexinfer.config import Report, quiet
 from flexinfer.errors import EnvironmentUnfit, UsageError
-from flexinfer.weights.families import refuse
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -37,7 +36,6 @@ def read_config(path: Path) -> dict[str, Any]:
         config: dict[str, Any] = AutoConfig.from_pretrained(
             path.parent, gguf_file=path.name
         ).to_dict()
-    refuse(config, path.name)
     rope = config.get("rope_parameters") or {}
     if _SCALED_ROPE in header and rope.get("rope_type") == "default":
         raise UsageError(
