@@ -45,7 +45,7 @@ def text_config(raw: Mapping[str, Any], name: str) -> PreTrainedConfig:
     sense, EnvironmentUnfit for a checkpoint stored in fewer bits.
     """
     text = _text_part(raw, name)
-    _refuse(text, name)
+    refuse(text, name)
     if raw.get("quantization_config"):
         method = raw["quantization_config"].get("quant_method", "unknown method")
         raise EnvironmentUnfit(
@@ -66,7 +66,7 @@ def causal_lm(config: PreTrainedConfig) -> type[PreTrainedModel]:
     return _classes(config.model_type)[1]
 
 
-def _refuse(text: Mapping[str, Any], name: str) -> None:
+def refuse(text: Mapping[str, Any], name: str) -> None:
     """Raise UsageError by name for mixtures of experts and for families without a walker."""
     family = text.get("model_type")
     if not isinstance(family, str):
