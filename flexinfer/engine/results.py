@@ -19,7 +19,10 @@ TOKENS_PER_CHARACTER = 4
 
 @dataclass(eq=False)
 class Sample:
-    """One sample on its way: what was generated so far, and how it ended."""
+    """One sample on its way: what was generated so far, and how it ended.
+
+    `visible` are the token ids without those that a text skips.
+    """
 
     request: int
     number: int
@@ -27,6 +30,7 @@ class Sample:
     seed: int
     max_new_tokens: int
     token_ids: list[int] = field(default_factory=list)
+    visible: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     policy_logprobs: list[float] = field(default_factory=list)
     finish_reason: str | None = None
@@ -45,11 +49,15 @@ class Results:
         """Expect `n` samples of every request."""
         self._tokenizer, self._eos_ids = tokenizer, eos_ids
         self._requests = requests
+        added = tokenizer.added_tokens_decoder.items()
+        self._skipped = frozenset(token_id for token_id, token in added if token.special)
         self._done: dict[int, dict[int, Completion]] = {index: {} for index in requests}
 
     def add(self, sample: Sample, token: int, logprob: float, policy_logprob: float) -> bool:
         """Append a token; return whether it ended the sample."""
         sample.token_ids.append(token)
+        if token not in self._skipped:
+            sample.visible.append(token)
         sample.logprobs.append(logprob)
         sample.policy_logprobs.append(policy_logprob)
         if token in self._eos_ids and not sample.params.ignore_eos:
@@ -92,10 +100,10 @@ class Results:
         if not stops:
             return None
         reach = TOKENS_PER_CHARACTER * (max(map(len, stops)) + 1)
-        tail = self._decode(sample.token_ids[-reach:])
+        tail = self._decode(sample.visible[-reach:])
         if not any(stop in tail for stop in stops):
             return None
-        text = self._decode(sample.token_ids)
+        text = self._decode(sample.visible)
         found = [(text.find(stop), stop) for stop in stops if stop in text]
         return min(found)[1] if found else None
 
