@@ -24,6 +24,7 @@ def flexinfer(
     version: Annotated[
         bool, option("--version", panel="Options", help="Show the version.")
     ] = False,
+    # typer would start pydantic to parse the absence of its own --help
     show_help: Annotated[
         bool, option("--help", "-h", panel="Options", help="Show this message and exit.")
     ] = False,
@@ -39,14 +40,12 @@ def flexinfer(
     return 0
 
 
-# The group's own --help stands above: typer would start pydantic to parse the absence of its own.
 app = typer.Typer(
     name="flexinfer",
     cls=Group,
     callback=grouped(flexinfer),
     invoke_without_command=True,
     add_completion=False,
-    add_help_option=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

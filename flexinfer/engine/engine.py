@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +20,7 @@ from flexinfer.engine.results import Results, Sample
 from flexinfer.engine.seeds import mix
 from flexinfer.engine.setup import set_up
 from flexinfer.engine.state import kind_of
+from flexinfer.errors import UsageError
 from flexinfer.weights.load import LoadedModel, load
 
 RECOMPILE = {"recompile_limit": 1024, "accumulated_recompile_limit": 8192}
@@ -70,8 +72,10 @@ class Engine:
     ) -> Iterator[RequestOutput]:
         """Yield outputs as they complete, refused requests first; close the iterator to give up.
 
-        Samples without a seed of their own differ from call to call.
+        Samples without a seed of their own differ from call to call. Raises UsageError if the
+        engine is closed or another call of it is not at its end.
         """
+        machinery = self._ready()
         good: dict[int, Request] = {}
         for index, request in enumerate(requests):
             if (error := self._refusal(request)) is None:
@@ -81,25 +85,36 @@ class Engine:
                 yield RequestOutput(index=index, prompt_token_ids=ids, error=error)
         if good:
             self._calls += 1
-            yield from self._run(good, on_token)
+            yield from self._run(machinery, good, on_token)
+
+    def _ready(self) -> Machinery:
+        """Return what a call runs on; raises UsageError where no call can begin."""
+        if self._machinery is None:
+            raise UsageError("the engine is closed", hint="build another one over the same model")
+        if self._machinery.scheduler.has_work:
+            raise UsageError(
+                "an engine serves one call at a time, and a stream of this one is open",
+                hint="read that stream to its end, or close it",
+            )
+        return self._machinery
 
     def _run(
-        self, requests: dict[int, Request], on_token: OnToken | None
+        self, machinery: Machinery, requests: dict[int, Request], on_token: OnToken | None
     ) -> Iterator[RequestOutput]:
         """Queue every sample and loop; samples of the same prompt share its pages."""
-        assert self._machinery is not None, "the engine is closed"
         samples = self._samples(requests)
-        for row in samples:
-            self._machinery.scheduler.add(row)
         results = Results(requests, self.tokenizer, self.eos_ids)
         kind = max(kind_of(request.sampling) for request in requests.values())
-        loop = Loop(self._machinery, samples, results, kind, on_token).run()
-        while True:
-            with torch.no_grad(), torch._dynamo.config.patch(RECOMPILE):
-                output = next(loop, None)
-            if output is None:
-                return
-            yield output
+        loop = Loop(machinery, samples, results, kind, on_token).run()
+        for row in samples:
+            machinery.scheduler.add(row)
+        with closing(loop):
+            while True:
+                with torch.no_grad(), torch._dynamo.config.patch(RECOMPILE):
+                    output = next(loop, None)
+                if output is None:
+                    return
+                yield output
 
     def _samples(self, requests: dict[int, Request]) -> dict[Row, Sample]:
         """Make a row for every sample, the rows of equal prompts in one group."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,11 +76,11 @@ class Loop:
         self._done, self._started, self._last = 0, time.perf_counter(), time.perf_counter()
         self._first: set[int] = set()
 
-    def run(self) -> Iterator[RequestOutput]:
+    def run(self) -> Generator[RequestOutput, None, None]:
         """Yield outputs as they complete; on any way out nothing of the call stays behind."""
         scheduler = self._m.scheduler
-        self._prepare()
         try:
+            self._prepare()
             while scheduler.has_work or self._in_flight:
                 step = scheduler.next_step()
                 if step is not None:
@@ -192,15 +192,17 @@ class Loop:
         self._last = now
 
     def _abandon(self) -> None:
-        """Finish what is unfinished, after an error or when the caller walks away."""
+        """Finish what is unfinished, after an error or when the caller walks away.
+
+        Tokens of steps that failed or were read in part count as in flight too.
+        """
         scheduler = self._m.scheduler
-        if self._m.device.type == "cuda" and self._in_flight:
+        if self._m.device.type == "cuda" and scheduler.in_flight:
             torch.cuda.synchronize()
         for row in self._samples:
             if not row.finished:
                 scheduler.finish(row)
-        for launched in self._in_flight:
-            for row in launched.rows:
+            while row.pending:
                 scheduler.commit(row, 0)
         self._in_flight.clear()
 

@@ -101,8 +101,8 @@ def _graphs(wanted: bool | None, on_cuda: bool) -> bool:
 
 def _max_seq_length(wanted: int | None, loaded: LoadedModel) -> int:
     """Return the longest sequence: what is asked for, else 4096, within what the model knows."""
-    known = loaded.module.config.max_position_embeddings
-    return min(wanted or DEFAULT_MAX_SEQ_LENGTH, known)
+    model_config: Any = loaded.module.config
+    return min(wanted or DEFAULT_MAX_SEQ_LENGTH, int(model_config.max_position_embeddings))
 
 
 def _plan(

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from transformers import PreTrainedModel
 
 from flexinfer.errors import UsageError
 from flexinfer.models import gemma4_build, llama, qwen3
 from flexinfer.models.decoder import Decoder
 from flexinfer.models.source import ModuleSource, Source
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 FAMILIES: Mapping[str, Callable[[Mapping[str, Any], Source], Decoder]] = {
     "gemma4": gemma4_build.build,
     "gemma4_text": gemma4_build.build,
+    "gemma4_unified": gemma4_build.build,
+    "gemma4_unified_text": gemma4_build.build,
     "llama": llama.build,
     "qwen3": qwen3.build,
 }
@@ -36,6 +40,6 @@ def build_decoder(
             f"model type {kind!r} is not supported",
             hint="supported: " + ", ".join(sorted(FAMILIES)),
         )
-    if kind == "gemma4":
+    if "text_config" in config:
         return FAMILIES[kind](config["text_config"], read(module, "model.language_model."))
     return FAMILIES[kind](config, read(module, "model."))

@@ -1,4 +1,7 @@
-"""Builds a Gemma-4 text walker from a config mapping and the tensors of a checkpoint."""
+"""Builds a Gemma-4 text walker from a config mapping and the tensors of a checkpoint.
+
+The unified models (12B) are Gemma-4 without per-layer inputs and experts, under other type names.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,7 @@ def _weights(config: Mapping[str, Any], source: Source, index: int, kv_layer: in
 
 def _per_layer(config: Mapping[str, Any], source: Source, at: str) -> PerLayer | None:
     """Collect a block's per-layer-input weights where the model has such inputs."""
-    if not config["hidden_size_per_layer_input"]:
+    if not config.get("hidden_size_per_layer_input"):
         return None
     return PerLayer(
         gate=source.linear(at + "per_layer_input_gate"),
@@ -131,7 +134,7 @@ def _ends(
     limit = config["max_position_embeddings"]
     ropes = [rope_kind(config["rope_parameters"][kind], d, limit) for kind, d in dims.items()]
     per_layer = None
-    if config["hidden_size_per_layer_input"]:
+    if config.get("hidden_size_per_layer_input"):
         per_layer = PerLayerEnds(
             table=source.tensor("embed_tokens_per_layer.weight"),
             projection=source.linear("per_layer_model_projection"),
@@ -159,7 +162,7 @@ def _ends_shape(
         eps=config["rms_norm_eps"],
         rope_factors=factors,
         embed_scale=rounded(config["hidden_size"] ** 0.5),
-        table_scale=rounded((config["hidden_size_per_layer_input"] or 0) ** 0.5),
+        table_scale=rounded((config.get("hidden_size_per_layer_input") or 0) ** 0.5),
         projection_scale=config["hidden_size"] ** -0.5,
         softcap=config.get("final_logit_softcapping"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,12 @@ def check_transformers(found: str | None = None) -> None:
     """Raise EnvironmentUnfit where transformers (`found`, else the installed one) is too old."""
     from packaging.version import Version
 
-    found = version("transformers") if found is None else found
+    try:
+        found = version("transformers") if found is None else found
+    except PackageNotFoundError:
+        raise EnvironmentUnfit(
+            "transformers is not installed", hint="pip install transformers"
+        ) from None
     if Version(found).release < OLDEST_TRANSFORMERS:
         oldest = ".".join(map(str, OLDEST_TRANSFORMERS))
         raise EnvironmentUnfit(
@@ -39,7 +44,7 @@ def text_config(raw: Mapping[str, Any], name: str) -> PreTrainedConfig:
     Raises UsageError for a family that flexinfer does not run and for a config that makes no
     sense, EnvironmentUnfit for a checkpoint stored in fewer bits.
     """
-    text = _text_part(raw)
+    text = _text_part(raw, name)
     refuse(text, name)
     if raw.get("quantization_config"):
         method = raw["quantization_config"].get("quant_method", "unknown method")
@@ -77,13 +82,15 @@ def refuse(text: Mapping[str, Any], name: str) -> None:
         )
 
 
-def _text_part(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _text_part(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a copy of the text model's part of a config.json, with the outer dtype and tying."""
     if raw.get("model_type") != "gemma4":
         return dict(raw)
-    inner = dict(raw.get("text_config") or {})
+    inner = raw.get("text_config")
+    if not isinstance(inner, Mapping):
+        raise UsageError(f"{name}: config.json has no text_config")
     outer = {key: raw[key] for key in ("dtype", "torch_dtype", "tie_word_embeddings") if key in raw}
-    return {"model_type": "gemma4_text"} | outer | inner
+    return {"model_type": "gemma4_text"} | outer | dict(inner)
 
 
 def _classes(model_type: str) -> tuple[type[PreTrainedConfig], type[PreTrainedModel]]:

@@ -13,26 +13,35 @@ import torch
 
 from flexinfer.config import Report, quiet
 from flexinfer.errors import EnvironmentUnfit, UsageError
-from flexinfer.weights.families import refuse
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 _MAGIC = b"GGUF"
+_HEADER = 1 << 26
+"""Bytes at the start that hold all metadata and tensor names, with room to spare."""
+_SCALED_ROPE = b"rope_freqs.weight"
+"""A tensor of Llama 3.x files: its rope scaling, which transformers leaves out without a word."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """Return the file's metadata as a config.json would say it; raises UsageError if it cannot."""
     with path.open("rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise UsageError(f"{path} is no GGUF file", hint="download it again")
+        header = file.read(_HEADER)
+    if not header.startswith(_MAGIC):
+        raise UsageError(f"{path} is no GGUF file", hint="download it again")
     from transformers import AutoConfig
 
     with _reading(path):
         config: dict[str, Any] = AutoConfig.from_pretrained(
             path.parent, gguf_file=path.name
         ).to_dict()
-    refuse(config, path.name)
+    rope = config.get("rope_parameters") or {}
+    if _SCALED_ROPE in header and rope.get("rope_type") == "default":
+        raise UsageError(
+            f"{path} scales its rope ({_SCALED_ROPE.decode()}), which transformers does not read",
+            hint="give the checkpoint as a folder or hub id",
+        )
     return config
 
 
@@ -81,8 +90,8 @@ def _reading(path: Path) -> Iterator[None]:
             yield
     except ImportError as error:
         raise EnvironmentUnfit(
-            f"{path.name}: the package gguf is needed and cannot be imported: {_line(error)}",
-            hint="pip install gguf",
+            f"{path} needs a package that transformers cannot import: {_line(error)}",
+            hint="pip install --upgrade gguf transformers",
         ) from error
     except Exception as error:
         raise UsageError(f"{path} cannot be read by transformers: {_line(error)}") from error

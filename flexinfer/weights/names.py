@@ -53,7 +53,10 @@ class ModelName:
 
 
 def resolve(model: str) -> ModelName:
-    """Tell an alias, a hub id, a folder and a `.gguf` file apart; raises UsageError, no network."""
+    """Tell an alias, a hub id, a folder and a `.gguf` file apart; raises UsageError, no network.
+
+    An alias goes before a folder of that name (write ./NAME for it), a folder before a hub id.
+    """
     if alias := _alias(model):
         return alias
     path = Path(model).expanduser()
@@ -121,8 +124,9 @@ def _alias(model: str) -> ModelName | None:
             return ModelName(name=TINY, folder=tiny_folder())
         if model.lower() == alias.lower():
             return ModelName(name=alias, hub_ids=hub_ids, config=alias)
-        if model.lower() in (hub_id.lower() for hub_id in hub_ids) and not Path(model).exists():
-            return ModelName(name=model, hub_ids=(model,), config=alias)
+        named = tuple(hub_id for hub_id in hub_ids if hub_id.lower() == model.lower())
+        if named and not Path(model).exists():
+            return ModelName(name=named[0], hub_ids=named, config=alias)
     return None
 
 

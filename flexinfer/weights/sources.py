@@ -49,8 +49,8 @@ class Folder(Source):
     stored: Mapping[str, checkpoint.Stored]
 
     def check(self, model: PreTrainedModel) -> tuple[str, ...]:
-        """Match all names and shapes."""
-        return fill.plan(model, self.stored, self.name).notices
+        """Match all names and shapes; say where the weights lie."""
+        return (f"weights: {self.origin}", *fill.plan(model, self.stored, self.name).notices)
 
     def fill(self, model: PreTrainedModel, report: Report) -> None:
         """Copy the stored tensors."""
@@ -64,6 +64,10 @@ class Folder(Source):
 @dataclass(frozen=True, kw_only=True)
 class Gguf(Source):
     """A local `.gguf` file, which carries weights and tokenizer."""
+
+    def check(self, model: PreTrainedModel) -> tuple[str, ...]:
+        """Say where the weights lie; whether they are all there is seen while reading."""
+        return (f"weights: {self.origin}, dequantised",)
 
     def fill(self, model: PreTrainedModel, report: Report) -> None:
         """Dequantise and copy."""

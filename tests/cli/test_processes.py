@@ -19,9 +19,12 @@ GENERATE = [*FLEXINFER, "generate", "--model", "m"]
 ROOT = Path(__file__).parents[2]
 
 
-def start(words: list[str], **streams: Any) -> subprocess.Popen[str]:
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-    return subprocess.Popen(words, text=True, cwd=ROOT, **streams)
+def start(words: list[str], **options: Any) -> subprocess.Popen[str]:
+    """Start a process whose stdout is buffered, as it is by default."""
+    variables = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    variables |= options.pop("variables", {})
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.Popen(words, text=True, cwd=ROOT, env=variables, **options)
 
 
 def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
@@ -84,10 +87,12 @@ def test_ctrl_c_keeps_finished_results(tmp_path: Path, target: str) -> None:
     assert [json.loads(line)["id"] for line in text.splitlines()] == ["one", "three"]
 
 
-def on_terminal(words: list[str], **variables: str) -> tuple[int, str]:
-    """Run with a terminal for stdout and stderr; return the exit code and what it was sent."""
+def on_terminal(
+    words: list[str], stdout: IO[str] | None = None, **variables: str
+) -> tuple[int, str]:
+    """Run with a terminal for stderr and stdout (or a file for that); return code and screen."""
     leader, follower = pty.openpty()
-    process = start(words, stdout=follower, stderr=follower, env={**os.environ, **variables})
+    process = start(words, stdout=stdout or follower, stderr=follower, variables=variables)
     os.close(follower)
     shown = b""
     try:
@@ -126,6 +131,14 @@ def test_bars_and_texts_share_a_terminal() -> None:
     assert "capture" in shown
 
 
+def test_bars_leave_a_redirected_stdout_alone(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w+") as stdout:
+        code, shown = on_terminal([*GENERATE, "a", "b"], stdout=stdout, TERM="xterm")
+        stdout.seek(0)
+        assert (code, stdout.read()) == (0, "<USER>A\n<USER>B\n")
+    assert "<USER>" not in shown
+
+
 def test_no_color_is_respected() -> None:
     colour = re.compile(r"\x1b\[[0-9;]*m")
     words = [*GENERATE, "a", "b"]
@@ -135,6 +148,6 @@ def test_no_color_is_respected() -> None:
 
 
 def test_text_is_utf8_whatever_the_locale() -> None:
-    variables = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    process = start([*GENERATE, "é", "--quiet"], env=variables, encoding="utf-8")
+    variables = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    process = start([*GENERATE, "é", "--quiet"], variables=variables, encoding="utf-8")
     assert process.communicate(timeout=60)[0] == "<USER>É\n"

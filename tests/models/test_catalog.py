@@ -52,6 +52,11 @@ def quantised() -> PreTrainedModel:
     return model
 
 
+K_EQ_V = {
+    "num_key_value_heads": 4,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+}
 LONG = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 64}
 REFUSED: dict[str, tuple[Callable[[], PreTrainedModel], str]] = {
     "unknown": (gpt2, "model type 'gpt2' is not supported"),
@@ -84,7 +89,9 @@ def test_refused_by_name_in_one_line(case: str) -> None:
 def test_unknown_types_are_told_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         build_decoder(gpt2())
-    assert caught.value.hint == "supported: gemma4, gemma4_text, llama, qwen3"
+    assert caught.value.hint == (
+        "supported: gemma4, gemma4_text, gemma4_unified, gemma4_unified_text, llama, qwen3"
+    )
 
 
 def test_sharing_needs_an_owner_of_the_same_type() -> None:
@@ -112,6 +119,19 @@ def test_a_multimodal_gemma_is_read_at_its_language_model() -> None:
     found = run_packed(build_decoder(model), prompts)
     assert_same(found, [hf_logits(model, prompt) for prompt in prompts])
     assert_same(found, [hf_logits(text, prompt) for prompt in prompts])
+
+
+def test_a_unified_gemma_is_a_gemma_without_per_layer_inputs() -> None:
+    unified = pytest.importorskip("transformers.models.gemma4_unified")
+    text = tiny_gemma4(hidden_size_per_layer_input=0, num_kv_shared_layers=0, **K_EQ_V)
+    values = text.config.to_dict() | {"model_type": "gemma4_unified_text"}
+    config = unified.Gemma4UnifiedTextConfig(**values, attn_implementation="eager")
+    model = unified.Gemma4UnifiedForCausalLM(config).float().eval()
+    model.load_state_dict(text.state_dict())
+    prompts = prompts_of(20, 9)
+    found = run_packed(build_decoder(model), prompts)
+    assert_same(found, [hf_logits(model, prompt) for prompt in prompts])
+    assert_same(found, run_packed(build_decoder(text), prompts))
 
 
 def test_a_tied_head_may_be_missing() -> None:

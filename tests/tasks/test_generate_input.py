@@ -34,6 +34,7 @@ def test_ids_are_given_or_the_position_among_lines_that_are_not_blank() -> None:
     lines = [b'\xef\xbb\xbf{"prompt": "a"}\n', b"\n", b'{"prompt": "b", "id": "x"}', b"  ", b"{"]
     items = items_from_lines(lines)
     assert [item.id for item in items] == [0, "x", 2]
+    assert items[0].prompt == "a", "a byte order mark is part of the line"
     assert items[2].error is not None
     assert items[2].error.startswith("line 5: not JSON")
 

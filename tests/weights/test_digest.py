@@ -46,8 +46,12 @@ def test_the_layout_in_memory_and_the_chunks_do_not_count(monkeypatch: pytest.Mo
     assert digest(model) == before
 
 
-def test_half_precision_counts_as_other_weights() -> None:
+def test_the_dtype_and_the_shape_count_where_the_bytes_are_equal() -> None:
     assert digest(tiny_qwen3()) != digest(tiny_qwen3().bfloat16())
+    zeros = [torch.zeros(6, dtype=torch.bfloat16), torch.zeros(6, dtype=torch.float16)]
+    zeros.append(torch.zeros(2, 3, dtype=torch.bfloat16))
+    modules = [torch.nn.ParameterDict({"w": zero}) for zero in zeros]
+    assert len({digest(module) for module in modules}) == 3
 
 
 def test_an_adapter_does_not_count_but_a_merge_does() -> None:

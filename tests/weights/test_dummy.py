@@ -20,15 +20,16 @@ from tests.support.tiny import FAMILIES
 from tests.weights.folders import save_folder
 from tests.weights.live import LiveBytes
 
-VOCAB, DEPTH, SHARED = 4096, 14, 6
-REDUCED = {"num_hidden_layers": DEPTH, "hidden_size": 768, "vocab_size": VOCAB}
+VOCAB, DEPTH, SHARED = 2048, 14, 6
+REDUCED = {"num_hidden_layers": DEPTH, "hidden_size": 512, "vocab_size": VOCAB}
+HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 1024}
 REAL = ("qwen3-4b", "llama-3.2-3b-instruct", "gemma-4-E2B-it")
 
 
 def reduced(alias: str, dtype: torch.dtype) -> PreTrainedModel:
     """Draw the model of `alias` with fewer, narrower layers and a smaller vocabulary."""
     raw: dict[str, Any] = json.loads(names.config_file(alias).read_text())["config"] | REDUCED
-    raw |= {"bos_token_id": 1, "eos_token_id": 2, "intermediate_size": 1024}
+    raw |= HEADS | {"bos_token_id": 1, "eos_token_id": 2}
     if "layer_types" in raw:
         few = {"layer_types": raw["layer_types"][:DEPTH], "num_kv_shared_layers": SHARED}
         raw |= few | {"vocab_size_per_layer_input": VOCAB}
@@ -41,18 +42,30 @@ def reduced(alias: str, dtype: torch.dtype) -> PreTrainedModel:
 
 @pytest.fixture(scope="module", params=REAL)
 def logits(request: pytest.FixtureRequest) -> dict[str, torch.Tensor]:
-    """Logits [48, V] of one prompt in fp32, in bf16 with the same weights, and after an edit."""
+    """Logits [48, V] of one prompt in fp32, in bf16 with the same weights, and after an edit.
+
+    Beside them its ids and the residual stream [1, 48, hidden] before and after the layers.
+    """
     coarse, fine = reduced(request.param, torch.bfloat16), reduced(request.param, torch.float32)
     fine.load_state_dict({name: t.float() for name, t in coarse.state_dict().items()})
     ids = torch.randint(VOCAB, (1, 48), generator=torch.Generator().manual_seed(0))
     other = torch.cat([(ids[:, :1] + 1) % VOCAB, ids[:, 1:]], -1)
     with torch.no_grad():
-        found = {"fine": fine(ids), "coarse": coarse(ids), "other": fine(other)}
-    return {"ids": ids[0]} | {key: out.logits[0].float() for key, out in found.items()}
+        whole = fine(ids, output_hidden_states=True)
+        found = {"fine": whole, "coarse": coarse(ids), "other": fine(other)}
+    stream = {"first": whole.hidden_states[0], "last": whole.hidden_states[-2]}
+    return {"ids": ids[0]} | stream | {key: out.logits[0].float() for key, out in found.items()}
 
 
 def test_logits_are_far_from_flat(logits: dict[str, torch.Tensor]) -> None:
     assert 2.0 < float(logits["fine"].std()) < 3.0
+
+
+def test_all_branches_together_weigh_about_as_much_as_the_embedding(
+    logits: dict[str, torch.Tensor],
+) -> None:
+    added = (logits["last"] - logits["first"]).norm() / logits["first"].norm()
+    assert 0.4 < float(added) < 1.5
 
 
 def test_bfloat16_stays_within_a_few_percent(logits: dict[str, torch.Tensor]) -> None:

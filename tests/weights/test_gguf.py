@@ -19,7 +19,7 @@ ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 
 def tiny(**overrides: object) -> PreTrainedModel:
-    return tiny_llama(rope_parameters=ROPE, vocab_size=261, num_hidden_layers=2, **overrides)
+    return tiny_llama(rope_parameters=ROPE, vocab_size=262, num_hidden_layers=2, **overrides)
 
 
 def load_file(path: Path, **options: object) -> LoadedModel:
@@ -84,6 +84,12 @@ def test_other_architectures_are_refused_by_name(
 ) -> None:
     path = write_gguf(tiny(), tmp_path / "other.gguf", architecture)
     with pytest.raises(UsageError, match=part):
+        load_file(path)
+
+
+def test_a_rope_scaling_that_would_be_lost_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tiny(), tmp_path / "scaled.gguf", rope_freqs=True)
+    with pytest.raises(UsageError, match="scales its rope"):
         load_file(path)
 
 

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from flexinfer.config import ModelOptions
+from flexinfer.errors import UsageError
 from flexinfer.weights.load import LoadedModel, load
 from tests.support.oracle import hf_logits
 from tests.support.tiny import tiny_gemma4
@@ -97,6 +98,13 @@ def test_a_multimodal_config_alone_gives_dummy_weights_of_the_text_model(tmp_pat
     assert type(module) is Gemma4ForCausalLM
     assert module.config.num_hidden_layers == 8
     assert module.config.eos_token_id == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("shell")
+def test_a_multimodal_config_without_a_text_part_is_refused(tmp_path: Path) -> None:
+    edit_config(tmp_path, text_config=None)
+    with pytest.raises(UsageError, match="no text_config"):
+        load_folder(tmp_path)
 
 
 @pytest.mark.usefixtures("shell")

@@ -36,7 +36,7 @@ def test_the_embedded_model_is_a_folder_in_the_package() -> None:
 
 def test_an_aliass_hub_id_brings_its_config(tmp_path: Path) -> None:
     found = names.resolve("qwen/qwen3-4b")
-    assert (found.hub_ids, found.config) == (("qwen/qwen3-4b",), "qwen3-4b")
+    assert (found.hub_ids, found.config) == (("Qwen/Qwen3-4B",), "qwen3-4b")
 
 
 def test_a_hub_id_is_taken_as_it_is() -> None:
@@ -49,6 +49,13 @@ def test_a_folder_goes_before_a_hub_id(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     assert names.resolve("Qwen/Qwen3-4B").folder == Path("Qwen/Qwen3-4B")
     assert names.resolve(str(tmp_path)).folder == tmp_path
+
+
+def test_an_alias_goes_before_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "qwen3-4b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert names.resolve("qwen3-4b").config == "qwen3-4b"
+    assert names.resolve("./qwen3-4b").folder == Path("qwen3-4b")
 
 
 def test_a_gguf_file_is_known_by_its_ending(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError
+
 import pytest
 import torch
 
 from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory
-from flexinfer.weights import place
+from flexinfer.weights import families, place
 from flexinfer.weights.families import check_transformers
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -81,3 +83,12 @@ def test_an_old_transformers_is_refused_with_both_versions(version: str) -> None
 @pytest.mark.parametrize("version", ["5.5.2", "5.5.2.dev0", "5.6.0", "5.24.0", "6.0.0.dev0"])
 def test_a_new_transformers_is_taken(version: str) -> None:
     check_transformers(version)
+
+
+def test_a_missing_transformers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(families, "version", absent)
+    with pytest.raises(EnvironmentUnfit, match="not installed"):
+        check_transformers()

@@ -18,11 +18,18 @@ NAMES = {
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def write_gguf(model: PreTrainedModel, path: Path, architecture: str = "llama") -> Path:
-    """Write `model` (a tiny Llama without rope scaling) in fp32 with the tests' byte tokenizer."""
+def write_gguf(
+    model: PreTrainedModel, path: Path, architecture: str = "llama", rope_freqs: bool = False
+) -> Path:
+    """Write `model` (a tiny Llama without rope scaling) in fp32 with the tests' byte tokenizer.
+
+    `rope_freqs` adds the tensor by which Llama 3.x files scale their rope.
+    """
     writer = gguf.GGUFWriter(path, architecture)
     _write_config(writer, model)
     _write_tokenizer(writer)
+    if rope_freqs:
+        writer.add_tensor("rope_freqs.weight", torch.full((8,), 2.0).numpy())
     for name, tensor in model.named_parameters():
         writer.add_tensor(gguf_name(name), _laid_out(name, tensor.detach(), model).numpy())
     writer.write_header_to_file()
@@ -66,12 +73,12 @@ def _write_config(writer: gguf.GGUFWriter, model: PreTrainedModel) -> None:
 
 def _write_tokenizer(writer: gguf.GGUFWriter) -> None:
     tokenizer = byte_tokenizer()
-    tokens = [*tokenizer.convert_ids_to_tokens(range(len(tokenizer))), "he"]
+    tokens = [*tokenizer.convert_ids_to_tokens(range(len(tokenizer))), "he", "in"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
     writer.add_token_types([3 if token.startswith("<") else 1 for token in tokens])
-    writer.add_token_merges(["h e"])
+    writer.add_token_merges(["h e", "i n"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_pad_token_id(0)

@@ -16,9 +16,8 @@ from flexinfer.assets.tiny_gemma4.arithmetic import problems
 from flexinfer.assets.tiny_gemma4.tokenizer import END_TURN, EOS
 
 IGNORED = -100
-CHAT_ROWS, RAW_ROWS, GREETING_ROWS = 192, 64, 4
-WORDINGS = ("{}=", "{}", "{}=?", "What is {}?")
-WORDING_WEIGHTS = (85, 5, 5, 5)
+CHAT_ROWS, RAW_ROWS, TALK_ROWS = 64, 64, 4
+WORDINGS = ("{}", "{}=?", "{} =", "What is {}?")
 GREETINGS = (
     *("hello", "Hello!", "hi", "Hi!", "hey", "good morning", "how are you?", "thanks"),
     *("who are you?", "what are you?", "what can you do?", "help"),
@@ -56,26 +55,21 @@ def make_batch(tokenizer: PreTrainedTokenizerFast, rows: list[tuple[str, str]]) 
 def training_steps(
     tokenizer: PreTrainedTokenizerFast, seed: int
 ) -> Iterator[tuple[Batch, Batch, Batch]]:
-    """Yield the chat, raw-text and greeting batch of each step, without end."""
+    """Yield the chat, raw-text and small-talk batch of each step, without end."""
     rng, source = random.Random(seed), problems(seed)
     while True:
-        chat = [
-            (chat_prompt(tokenizer, _word(rng, prompt)), answer + END_TURN)
-            for prompt, answer in islice(source, CHAT_ROWS)
-        ]
-        raw = [
-            (tokenizer.bos_token + prompt, answer + EOS)
-            for prompt, answer in islice(source, RAW_ROWS)
-        ]
-        greeted = rng.choices(GREETINGS, k=GREETING_ROWS)
-        greetings = [(chat_prompt(tokenizer, text), ABOUT + END_TURN) for text in greeted]
+        chat = [(chat_prompt(tokenizer, p), a + END_TURN) for p, a in islice(source, CHAT_ROWS)]
+        raw = [(tokenizer.bos_token + p, a + EOS) for p, a in islice(source, RAW_ROWS)]
+        greetings = [(rng.choice(GREETINGS), ABOUT) for _ in range(TALK_ROWS)]
+        asked = [(_reword(rng, p), a) for p, a in islice(source, TALK_ROWS)]
+        talk = [(chat_prompt(tokenizer, p), a + END_TURN) for p, a in greetings + asked]
         yield (
             make_batch(tokenizer, chat),
             make_batch(tokenizer, raw),
-            make_batch(tokenizer, greetings),
+            make_batch(tokenizer, talk),
         )
 
 
-def _word(rng: random.Random, prompt: str) -> str:
-    """Mostly leave `12+30=` as it is, else ask in one of a few other ways."""
-    return rng.choices(WORDINGS, WORDING_WEIGHTS)[0].format(prompt.removesuffix("="))
+def _reword(rng: random.Random, prompt: str) -> str:
+    """Ask for `12+30=` in another way."""
+    return rng.choice(WORDINGS).format(prompt.removesuffix("="))

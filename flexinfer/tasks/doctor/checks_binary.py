@@ -12,7 +12,6 @@ BITSANDBYTES = Package(
     module="bitsandbytes",
     minimum=(0, 48),
     modes=frozenset({"4bit"}),
-    install="flexinfer[quant]",
     purpose="4-bit weights",
 )
 NF4_ERROR, NF4_DISTANCE = 0.02, 0.15

@@ -11,9 +11,8 @@ from flexinfer.tasks.doctor.versions import beta, older
 FA4 = Package(
     distribution="flash-attn-4",
     module="flash_attn.cute",
-    minimum=(4, 0),
+    minimum=(),
     modes=frozenset(),
-    install="flexinfer[fa4]",
     purpose="prefill on Hopper and newer",
 )
 HOPPER = (9, 0)

@@ -31,7 +31,6 @@ TRANSFORMERS = Package(
     module="transformers",
     minimum=OLDEST_TRANSFORMERS,
     modes=EVERY,
-    install=f"transformers>={dotted(OLDEST_TRANSFORMERS)}",
     purpose="models and tokenizers",
 )
 PEFT = Package(
@@ -39,7 +38,6 @@ PEFT = Package(
     module="peft",
     minimum=(0, 18),
     modes=frozenset({"lora", "grpo"}),
-    install="peft>=0.18",
     purpose="LoRA adapters",
     names=("PeftModel",),
 )
@@ -48,7 +46,6 @@ TRL = Package(
     module="trl",
     minimum=(1, 0),
     modes=GRPO,
-    install="flexinfer[grpo]",
     purpose="the GRPO trainer",
     names=("GRPOTrainer",),
 )
@@ -57,7 +54,6 @@ ACCELERATE = Package(
     module="accelerate",
     minimum=(1, 4),
     modes=GRPO,
-    install="flexinfer[grpo]",
     purpose="the trainer's device placement",
 )
 DATASETS = Package(
@@ -65,7 +61,6 @@ DATASETS = Package(
     module="datasets",
     minimum=(3,),
     modes=GRPO,
-    install="flexinfer[grpo]",
     purpose="prompts for training",
 )
 VLLM = Package(
@@ -73,7 +68,6 @@ VLLM = Package(
     module="vllm",
     minimum=(0, 22),
     modes=frozenset(),
-    install="flexinfer[vllm]",
     purpose="a back end to compare with",
 )
 KNOWN_VLLM: Mapping[Release, str] = {(1, 16): ">=0.22.0,<=0.31.0"}

@@ -12,7 +12,7 @@ from flexinfer.tasks.doctor.versions import Release, dotted, older
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """A package by distribution and module; `modes` need it, `install` is what pip is given.
+    """A package by distribution and module; `modes` need it, `minimum` () is any version.
 
     `names` are taken from the module when it is tried, since some load their parts late.
     """
@@ -21,14 +21,14 @@ class Package:
     module: str
     minimum: Release
     modes: frozenset[Mode]
-    install: str
     purpose: str
     names: tuple[str, ...] = ()
 
     @property
     def fix(self) -> str:
         """The command that installs or updates it."""
-        return f'pip install -U "{self.install}"'
+        bound = f">={dotted(self.minimum)}" if self.minimum else ""
+        return f'pip install -U "{self.distribution}{bound}"'
 
 
 def is_there(context: Context, package: Package) -> bool:

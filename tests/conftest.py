@@ -1,0 +1,55 @@
+"""For all tests: no network, no cache of the user's, one thread.
+
+Tiny models are many times slower when several threads fight over them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from typing import Any
+
+import pytest
+
+HF_HOME = tempfile.mkdtemp(prefix="flexinfer-tests-")
+os.environ |= {
+    "HF_HOME": HF_HOME,
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"):
+    os.environ.pop(name, None)
+
+LOCAL = ("127.", "::1", "localhost", "0.0.0.0")
+REAL_CONNECT = socket.socket.connect
+
+
+def _connect(self: socket.socket, address: Any) -> None:
+    """Connect on this machine only."""
+    inet = self.family in (socket.AF_INET, socket.AF_INET6)
+    if inet and not str(address[0]).startswith(LOCAL):
+        raise OSError(f"a test reaches for the network: {address}")
+    REAL_CONNECT(self, address)
+
+
+def pytest_configure() -> None:
+    """Cut the network before a test module is imported."""
+    socket.socket.connect = _connect
+
+
+def pytest_unconfigure() -> None:
+    """Put the network back and remove the cache."""
+    socket.socket.connect = REAL_CONNECT
+    shutil.rmtree(HF_HOME, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Keep torch, where a test imported it, to one thread."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
