@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from flexinfer.cli.console import Console, print_data
+from flexinfer.cli.engine_options import EngineFlags
 from flexinfer.cli.flags import option
 from flexinfer.cli.options import (
     IGNORE_EOS,
@@ -13,7 +14,6 @@ from flexinfer.cli.options import (
     OUTPUT,
     TEMPERATURE,
     CommonFlags,
-    EngineFlags,
     ModelFlags,
 )
 from flexinfer.errors import UsageError
@@ -25,7 +25,7 @@ WORKLOAD = "Workload"
 class WorkloadFlags:
     """What is measured."""
 
-    backend: Annotated[
+    backends: Annotated[
         list[str] | None,
         option(
             "--backend",
@@ -60,7 +60,7 @@ class ReportFlags:
         str | None,
         option("--stats-path", panel=OUTPUT, metavar="FILE", help="Write the JSON document."),
     ] = None
-    report: Annotated[
+    report_file: Annotated[
         str | None, option("--report", panel=OUTPUT, metavar="FILE", help=".html or .png.")
     ] = None
     baseline: Annotated[
@@ -91,21 +91,9 @@ def bench(
     )
 
     sizes = parse_batch_sizes(engine.max_batch_size)
-    bench_config = BenchConfig(
-        backends=tuple(workload.backend or ("flex",)),
-        n_prompts=workload.n_prompts,
-        n_rounds=workload.n_rounds,
-        prompt_length=workload.prompt_length,
-        max_new_tokens=workload.max_new_tokens,
-        temperature=workload.temperature,
-        ignore_eos=workload.ignore_eos,
-        batch_sizes=sizes,
-        baseline=result.baseline,
-        fail_below=result.fail_below,
-        stats_path=result.stats_path,
-        report_file=result.report,
-        seed=engine.seed,
-    )
+    values = vars(workload) | {"backends": tuple(workload.backends or ("flex",))}
+    values |= {name: value for name, value in vars(result).items() if name != "format"}
+    bench_config = BenchConfig(**values, batch_sizes=sizes, seed=engine.seed)
     form = "json" if common.as_json else result.format
     if form not in FORMATS:
         raise UsageError(f"--format is {form!r}; allowed: {', '.join(FORMATS)}")

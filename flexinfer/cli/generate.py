@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 
 from flexinfer.cli.console import Console, print_data
+from flexinfer.cli.engine_options import EngineFlags
 from flexinfer.cli.flags import option
 from flexinfer.cli.options import (
     IGNORE_EOS,
@@ -20,7 +21,6 @@ from flexinfer.cli.options import (
     SAMPLING,
     TEMPERATURE,
     CommonFlags,
-    EngineFlags,
     ModelFlags,
 )
 from flexinfer.errors import UsageError
@@ -132,7 +132,8 @@ def generate(
 ) -> int:
     """Generate text from prompts, or from a file of requests."""
     from flexinfer.cli.results import Results
-    from flexinfer.tasks.generate import GenerateConfig, run_generate
+    from flexinfer.tasks.generate import run_generate
+    from flexinfer.tasks.generate_requests import GenerateConfig
     from flexinfer.tasks.generate_resume import read_finished
 
     form = output.form(from_file=asked.input is not None)

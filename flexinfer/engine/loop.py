@@ -94,6 +94,8 @@ class Loop:
 
     def _prepare(self) -> None:
         """Compile and capture the call's bucket before the clock of any request runs."""
+        if self._kind == SamplerKind.TRUNCATED:
+            self._m.programs.state.track_seen()
         if self._m.runner.needs(self._rows, self._kind):
             bucket = bucket_for(self._rows, self._m.max_batch_size)
             self._m.report(f"compiling and capturing decode at batch {bucket}", 0, 0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from flexinfer.errors import NotEnoughMemory
 
+MEMINFO = Path("/proc/meminfo")
 SHARE = 0.9
 """The part of free memory that the KV cache may take; the rest is for activations and graphs."""
 
@@ -22,11 +24,22 @@ class PagePlan(NamedTuple):
 
 
 def available_memory(device: torch.device) -> int:
-    """Return free bytes of the device (of the host's memory for the CPU)."""
+    """Return the bytes that can still be had on the device (of the host's memory for a CPU)."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return host_memory(MEMINFO)
+
+
+def host_memory(meminfo: Path) -> int:
+    """Return available bytes of the host: on Linux those that caches would give up count too.
+
+    Where there is no `meminfo`, all of the machine's memory.
+    """
+    if not meminfo.is_file():
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+    return int(fields["MemAvailable"].split()[0]) * 2**10
 
 
 def human(n_bytes: float) -> str:

@@ -43,7 +43,7 @@ class SlotTensors(NamedTuple):
 
 
 class SlotState:
-    """The slots of an engine on the device; `seen` is bool [S, V] once a penalty was asked for."""
+    """The slots of an engine on the device; `seen` is bool [S, V] from `track_seen` on."""
 
     def __init__(self, slots: int, vocab: int, device: torch.device) -> None:
         """Allocate `slots` and one pad slot, all zeros (greedy)."""
@@ -72,11 +72,15 @@ class SlotState:
         for field, value in zip(fields, values, strict=True):
             field[where] = value
 
-    def remember(self, slot: int, token_ids: Sequence[int]) -> None:
-        """Mark the tokens that a repetition penalty applies to in a slot, and no others."""
+    def track_seen(self) -> None:
+        """Allocate `seen` at its final address; before a graph is captured that may penalise."""
         if self.seen is None:
             shape = (self.pad_slot + 1, self._vocab)
             self.seen = torch.zeros(shape, dtype=torch.bool, device=self._device)
+
+    def remember(self, slot: int, token_ids: Sequence[int]) -> None:
+        """Mark the tokens that a repetition penalty applies to in a slot, and no others."""
+        assert self.seen is not None, "a penalty without track_seen"
         self.seen[slot] = False
         self.seen[slot, upload(np.array(sorted(set(token_ids))), self._device)] = True
 

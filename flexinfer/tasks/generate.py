@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,33 +17,13 @@ from flexinfer.config import (
     resolve_sampling,
 )
 from flexinfer.tasks.environment import document, now
-from flexinfer.tasks.generate_input import Item
 from flexinfer.tasks.generate_output import Record
-from flexinfer.tasks.generate_requests import fit, make_plan
+from flexinfer.tasks.generate_requests import GenerateConfig, fit, make_plan
 from flexinfer.tasks.generate_serve import Tally, serve
 
 if TYPE_CHECKING:
     from flexinfer.engine.engine import Engine
     from flexinfer.weights.load import LoadedModel
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerateConfig:
-    """What to generate, with which model and engine.
-
-    `sampling` holds the options that were given; what it leaves out comes from the checkpoint.
-    `finished` holds the records of an earlier run by id, which are not made again.
-    """
-
-    model: ModelOptions
-    engine: EngineConfig
-    items: tuple[Item, ...]
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    finished: Mapping[str | int, Record] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse wrong sampling options before a model is loaded."""
-        resolve_sampling(self.sampling, {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,26 +90,20 @@ def run_generate(
     started_at, start = now(), perf_counter()
     loaded = load_model(config.model, report)
     sampling = resolve_sampling(config.sampling, loaded.generation_config)
-    plan = make_plan(
-        config.items,
-        loaded,
-        config.model.chat_template,
-        config.sampling,
-        config.engine.seed,
-        config.finished,
-    )
+    plan = make_plan(config, loaded)
     engine_config = fit(config.engine, plan.requests.values(), loaded)
-    notices = [*loaded.notices, f"sampling: {describe(sampling)}"]
+    notices = [*loaded.notices]
     with ExitStack() as stack:
         engine = None
         if plan.requests:
             engine = stack.enter_context(open_engine(loaded, engine_config, report))
-            notices = [*engine.notices, notices[-1]]
+            notices = [*engine.notices]
+        notices.append(f"sampling: {describe(sampling)}")
         for line in notices:
             notice(line)
         progress = quiet if on_text else report
         tally = serve(plan, config.items, engine, emit, progress, on_text)
-        stats = _counters(engine)
+        stats = {} if engine is None else _counters(engine)
     return GenerateReport(
         model=config.model,
         engine=engine_config,
@@ -139,7 +113,7 @@ def run_generate(
         notices=tuple(notices),
         stats=stats,
         requests=len(config.items),
-        resumed=sum(record is None for record in plan.ready.values()),
+        resumed=plan.resumed,
         tally=tally,
     )
 
@@ -166,7 +140,7 @@ def describe(sampling: SamplingParams) -> str:
     return ("greedy, " if sampling.temperature == 0 else "") + ", ".join(words)
 
 
-def _counters(engine: Engine | None) -> dict[str, float]:
+def _counters(engine: Engine) -> dict[str, float]:
     """Return the engine's counters; its lists of times are bench's business."""
-    values = {} if engine is None else asdict(engine.stats)
+    values = asdict(engine.stats)
     return {name: value for name, value in values.items() if not isinstance(value, list)}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from flexinfer.config import ChatTemplate, EngineConfig, resolve_sampling
+from flexinfer.config import ChatTemplate, EngineConfig, ModelOptions, resolve_sampling
 from flexinfer.engine.outputs import Request, RequestOutput
 from flexinfer.errors import RequestError, UsageError
 from flexinfer.tasks.generate_input import Item
@@ -22,6 +22,25 @@ _ROUND_TO = 64
 
 
 @dataclass(frozen=True, kw_only=True)
+class GenerateConfig:
+    """What to generate, with which model and engine.
+
+    `sampling` holds the options that were given; what it leaves out comes from the checkpoint.
+    `finished` holds the records of an earlier run by id, which are not made again.
+    """
+
+    model: ModelOptions
+    engine: EngineConfig
+    items: tuple[Item, ...]
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    finished: Mapping[str | int, Record] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse wrong sampling options before a model is loaded."""
+        resolve_sampling(self.sampling, {})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What is to be done, by the item's position: requests to serve and records that are ready.
 
@@ -31,29 +50,27 @@ class Plan:
     requests: Mapping[int, Request] = field(default_factory=dict)
     ready: Mapping[int, Record | None] = field(default_factory=dict)
 
+    @property
+    def resumed(self) -> int:
+        """How many records an earlier run has written."""
+        return sum(record is None for record in self.ready.values())
 
-def make_plan(
-    items: Iterable[Item],
-    loaded: LoadedModel,
-    template: ChatTemplate,
-    sampling: Mapping[str, Any],
-    seed: int,
-    finished: Mapping[str | int, Record],
-) -> Plan:
+
+def make_plan(config: GenerateConfig, loaded: LoadedModel) -> Plan:
     """Encode every item; one that cannot be served becomes an error record.
 
-    Raises UsageError where a `finished` record was made from another prompt, model or sampling.
+    Raises UsageError where a finished record was made from another prompt, model or sampling.
     """
     requests: dict[int, Request] = {}
     ready: dict[int, Record | None] = {}
-    for index, item in enumerate(items):
+    for index, item in enumerate(config.items):
         try:
-            request = _request(item, index, loaded, template, sampling, seed)
+            request = _request(item, index, config, loaded)
         except RequestError as error:
             ready[index] = failed_record(item, error.message)
             continue
-        if item.id in finished:
-            check_same(finished[item.id], _origin(item, request, loaded.name))
+        if item.id in config.finished:
+            check_same(config.finished[item.id], _origin(item, request, loaded.name))
             ready[index] = None
         else:
             requests[index] = request
@@ -112,24 +129,19 @@ def _origin(item: Item, request: Request, model: str) -> Record:
     }
 
 
-def _request(
-    item: Item,
-    index: int,
-    loaded: LoadedModel,
-    template: ChatTemplate,
-    sampling: Mapping[str, Any],
-    seed: int,
-) -> Request:
-    """Encode one item; its seed is `seed` + its position where it brings none of its own."""
+def _request(item: Item, index: int, config: GenerateConfig, loaded: LoadedModel) -> Request:
+    """Encode one item; its seed is `--seed` + its position where it brings none of its own."""
     if item.error is not None:
         raise RequestError(item.error)
     try:
-        params = resolve_sampling({**sampling, **item.sampling}, loaded.generation_config)
+        params = resolve_sampling({**config.sampling, **item.sampling}, loaded.generation_config)
     except UsageError as error:
         raise RequestError(error.message) from error
     if params.seed is None:
-        params = replace(params, seed=(seed + index) % 2**63)
-    return Request(prompt_token_ids=_encode(item, loaded, template), sampling=params)
+        params = replace(params, seed=(config.engine.seed + index) % 2**63)
+    return Request(
+        prompt_token_ids=_encode(item, loaded, config.model.chat_template), sampling=params
+    )
 
 
 def _encode(item: Item, loaded: LoadedModel, template: ChatTemplate) -> tuple[int, ...]:

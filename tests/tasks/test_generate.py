@@ -9,9 +9,10 @@ import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import NotEnoughMemory, UsageError, WriteFailed
-from flexinfer.tasks.generate import GenerateConfig, GenerateReport, run_generate
+from flexinfer.tasks.generate import GenerateReport, run_generate
 from flexinfer.tasks.generate_input import Item
 from flexinfer.tasks.generate_output import Record
+from flexinfer.tasks.generate_requests import GenerateConfig
 from tests.support.fake_engine import EOS, LONGEST, Stage, install
 
 
