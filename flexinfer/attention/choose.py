@@ -19,11 +19,17 @@ class Choice(NamedTuple):
 
 
 def triton_obstacle(
-    device_type: str, capability: tuple[int, int], head_dims: Iterable[int], dtype_bytes: int
+    device_type: str,
+    capability: tuple[int, int],
+    head_dims: Iterable[int],
+    dtype_bytes: int,
+    installed: bool,
 ) -> str | None:
     """Return why the own Triton kernels cannot serve a model on a device, or None if they can."""
     if device_type != "cuda":
         return "it needs a CUDA device"
+    if not installed:
+        return "the package triton is not installed"
     if capability < (8, 0):
         return f"it needs compute capability 8.0, this device has {capability[0]}.{capability[1]}"
     odd = [dim for dim in head_dims if dim not in TRITON_HEAD_DIMS]

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -128,7 +129,8 @@ def _choice(wanted: str, decoder: Decoder, weight: Tensor) -> Choice:
     device = weight.device
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
     dims = sorted({spec.head_dim for spec in decoder.specs})
-    obstacle = triton_obstacle(device.type, capability, dims, weight.dtype.itemsize)
+    installed = find_spec("triton") is not None
+    obstacle = triton_obstacle(device.type, capability, dims, weight.dtype.itemsize, installed)
     return choose_attention(wanted, device.type, shutil.which("g++"), obstacle)
 
 
