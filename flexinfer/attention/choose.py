@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from flexinfer.errors import EnvironmentUnfit
+
+TRITON_HEAD_DIMS = (64, 128, 256, 512)
+"""Head dims that the own decode kernel is compiled and tested for."""
 
 
 class Choice(NamedTuple):
@@ -15,14 +18,37 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose_attention(wanted: str, device_type: str, compiler: str | None) -> Choice:
-    """Choose `flex` or `dense`; `compiler` is the path of a C++ compiler (flex on a CPU needs it).
+def triton_obstacle(
+    device_type: str,
+    capability: tuple[int, int],
+    head_dims: Iterable[int],
+    dtype_bytes: int,
+    installed: bool,
+) -> str | None:
+    """Return why the own Triton kernels cannot serve a model on a device, or None if they can."""
+    if device_type != "cuda":
+        return "it needs a CUDA device"
+    if not installed:
+        return "the package triton is not installed"
+    if capability < (8, 0):
+        return f"it needs compute capability 8.0, this device has {capability[0]}.{capability[1]}"
+    odd = [dim for dim in head_dims if dim not in TRITON_HEAD_DIMS]
+    if odd:
+        return f"head_dim {odd[0]} is not one of {', '.join(map(str, TRITON_HEAD_DIMS))}"
+    return None if dtype_bytes == 2 else "it needs bfloat16 or float16"
 
-    Raises EnvironmentUnfit where a forced back end cannot be had.
+
+def choose_attention(
+    wanted: str, device_type: str, compiler: str | None, obstacle: str | None
+) -> Choice:
+    """Choose `triton`, `flex` or `dense`.
+
+    `compiler` is the path of a C++ compiler (flex on a CPU needs it), `obstacle` what
+    `triton_obstacle` says. Raises EnvironmentUnfit where a forced back end cannot be had.
     """
-    if wanted == "triton":
+    if wanted == "triton" and obstacle is not None:
         raise EnvironmentUnfit(
-            "--attention triton is not in this version", hint="use --attention flex"
+            f"--attention triton cannot be had: {obstacle}", hint="use --attention auto"
         )
     if wanted == "flex" and device_type == "cpu" and compiler is None:
         raise EnvironmentUnfit(
@@ -31,8 +57,10 @@ def choose_attention(wanted: str, device_type: str, compiler: str | None) -> Cho
         )
     if wanted != "auto":
         return Choice(wanted, "asked for")
+    if obstacle is None:
+        return Choice("triton", "CUDA device with own kernels")
     if device_type == "cuda":
-        return Choice("flex", "CUDA device")
+        return Choice("flex", f"own kernels: {obstacle}")
     return Choice("dense", "CPU: nothing to compile before the first token")
 
 

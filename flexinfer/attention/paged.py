@@ -29,20 +29,36 @@ def addresses(rows_TP: Tensor, positions_T: Tensor, page: int) -> Tensor:
     return pages.long() * page + positions_T % page
 
 
-class RowLayer:
-    """Decode attention of one layer; a plain holder of tensors, so that layers compile once."""
+class Pages:
+    """A layer's pools and the rows of them that a step writes to; a plain holder of tensors."""
+
+    def __init__(self, pools: tuple[Tensor, Tensor], address_T: Tensor) -> None:
+        """Hold the K and V pools [1, G, N, D] and int64 [T] addresses."""
+        self.k, self.v = pools
+        self.address_T = address_T
+
+    def store(self, k_TGD: Tensor, v_TGD: Tensor) -> None:
+        """Write the step's keys and values to their pages."""
+        store(self.k, k_TGD, self.address_T)
+        store(self.v, v_TGD, self.address_T)
+
+    def paged(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Return pools and addresses, for a kernel that writes by itself."""
+        return (self.k, self.v), self.address_T
+
+
+class RowLayer(Pages):
+    """Decode attention of one layer."""
 
     def __init__(
-        self, k: Tensor, v: Tensor, address_B: Tensor, kernel: RowKernel, mask: Any
+        self, pools: tuple[Tensor, Tensor], address_B: Tensor, kernel: RowKernel, mask: Any
     ) -> None:
         """Hold the layer's pools, the step's addresses and the mask of the layer's window."""
-        self.k, self.v, self.address_B, self.kernel, self.mask = k, v, address_B, kernel, mask
+        super().__init__(pools, address_B)
+        self.kernel, self.mask = kernel, mask
 
-    def __call__(self, q_BHD: Tensor, k_BGD: Tensor | None, v_BGD: Tensor | None) -> Tensor:
-        """Store, then attend: [B, H, D]."""
-        if k_BGD is not None and v_BGD is not None:
-            store(self.k, k_BGD, self.address_B)
-            store(self.v, v_BGD, self.address_B)
+    def __call__(self, q_BHD: Tensor) -> Tensor:
+        """Attend: [B, H, D]."""
         return self.kernel(q_BHD, self.k, self.v, self.mask)
 
 
@@ -57,7 +73,7 @@ class Tiling(NamedTuple):
     place: Tensor
 
 
-class TileLayer:
+class TileLayer(Pages):
     """Prefill attention of one layer."""
 
     def __init__(
@@ -69,15 +85,12 @@ class TileLayer:
         mask: TileMask,
     ) -> None:
         """Hold the layer's pools, the step's addresses and tiling, and the window's mask."""
-        self.pools, self.address_T, self.tiling = pools, address_T, tiling
-        self.kernel, self.mask = kernel, mask
+        super().__init__(pools, address_T)
+        self.tiling, self.kernel, self.mask = tiling, kernel, mask
 
-    def __call__(self, q_THD: Tensor, k_TGD: Tensor | None, v_TGD: Tensor | None) -> Tensor:
-        """Store, then attend: [T, H, D]."""
-        if k_TGD is not None and v_TGD is not None:
-            store(self.pools[0], k_TGD, self.address_T)
-            store(self.pools[1], v_TGD, self.address_T)
-        out_NQHD = self.kernel(q_THD[self.tiling.source], *self.pools, self.mask)
+    def __call__(self, q_THD: Tensor) -> Tensor:
+        """Attend: [T, H, D]."""
+        out_NQHD = self.kernel(q_THD[self.tiling.source], self.k, self.v, self.mask)
         return out_NQHD.flatten(0, 1)[self.tiling.place]
 
 
@@ -118,8 +131,8 @@ class RowStep:
     def __call__(self, spec: LayerSpec) -> LayerAttend:
         """Bind one layer."""
         kernel = self._kernels.rows(spec)
-        k, v = self._cache.layer(spec)
-        return RowLayer(k, v, self._address_B, kernel, self._masks[spec.window])
+        pools = self._cache.layer(spec)
+        return RowLayer(pools, self._address_B, kernel, self._masks[spec.window])
 
     def kept(self) -> Attend:
         """Return itself: every row of a decode step is kept."""

@@ -34,10 +34,21 @@ class LayerSpec:
 
 
 class LayerAttend(Protocol):
-    """The hole of one layer: store this step's keys and values, then attend."""
+    """The hole of one layer: keys and values are stored, then queries attend.
 
-    def __call__(self, q_THD: Tensor, k_TGD: Tensor | None, v_TGD: Tensor | None, /) -> Tensor:
-        """Return [T, H, D]; `k` and `v` are None where the layer reads another layer's cache."""
+    A layer that reads another one's cache stores nothing. See kernels.heads.KVStore.
+    """
+
+    def store(self, k_TGD: Tensor, v_TGD: Tensor, /) -> None:
+        """Keep the step's keys and values."""
+        ...
+
+    def paged(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Return the K and V pools [1, G, N, D] and the int64 [T] rows of them to write to."""
+        ...
+
+    def __call__(self, q_THD: Tensor, /) -> Tensor:
+        """Return [T, H, D]."""
         ...
 
 

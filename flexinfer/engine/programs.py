@@ -7,6 +7,7 @@ log-probability. So a decode program can be captured in a CUDA graph as it stand
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,12 +77,16 @@ def sample_rows(
     return torch.cat((out.tokens.int()[None], bits))
 
 
+Feed = Callable[[Tensor, Tensor, Tensor, SlotTensors, SamplerKind], Tensor]
+"""feed(logits [B, V], slots [B], positions [B] of the tokens fed, state, kind): see sample_rows."""
+
+
 @dataclass(frozen=True)
 class Programs:
     """Both programs over one decoder, cache and set of slots; `tile` is the queries of a tile.
 
     `transform` compiles the small pure pieces around the decoder of the decode program (it is the
-    identity where nothing is compiled); `decode` is the decoder that the decode program runs.
+    identity where nothing is compiled); `feed` is a fast form of `sample_rows`, if there is one.
     """
 
     prefill_decoder: Decoder
@@ -92,6 +97,7 @@ class Programs:
     state: SlotState
     tile: int
     transform: Transform
+    feed: Feed | None = None
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -107,6 +113,8 @@ class Programs:
         )  # fmt: skip
         attend = RowStep(self.cache, self.kernels, facts.inputs, self.windows)
         logits = self.decode_decoder(facts.tokens_B, facts.positions_B, attend, None)
+        if self.feed is not None and kind != SamplerKind.TRUNCATED:
+            return self.feed(logits, slots_B, facts.positions_B, state.tensors, kind)
         return self.transform(sample_rows)(
             logits, state.tensors, self._seen(kind), slots_B, facts.positions_B + 1, kind
         )

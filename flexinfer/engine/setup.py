@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from flexinfer.attention.choose import (
     choose_attention,
     decode_options,
     prefill_options,
+    triton_obstacle,
 )
 from flexinfer.attention.dense import DenseKernels
 from flexinfer.attention.flex import FlexKernels
@@ -26,9 +28,10 @@ from flexinfer.config import EngineConfig
 from flexinfer.core.pages import PagePool
 from flexinfer.core.scheduler import Scheduler
 from flexinfer.engine.memory import PagePlan, available_memory, human, plan_pages
-from flexinfer.engine.programs import Programs
+from flexinfer.engine.programs import Feed, Programs
 from flexinfer.engine.state import SlotState
 from flexinfer.errors import EnvironmentUnfit
+from flexinfer.kernels.ops import Ops
 from flexinfer.models.catalog import build_decoder
 from flexinfer.models.decoder import Decoder
 from flexinfer.weights.load import LoadedModel
@@ -52,12 +55,14 @@ class Setup:
 
 def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     """Plan memory and build; raises EnvironmentUnfit or NotEnoughMemory."""
-    decoder = build_decoder(loaded.module)
+    _refuse_later(config)
     weight = next(loaded.module.parameters())
     device, on_cuda = weight.device, weight.device.type == "cuda"
-    _refuse_later(config)
     graphs = _graphs(config.cuda_graphs, on_cuda)
-    choice = choose_attention(config.attention, device.type, shutil.which("g++"))
+    decoder = build_decoder(loaded.module)
+    choice = _choice(config.attention, decoder, weight)
+    forms = _forms(choice, device)
+    decoder = decoder if forms.ops is None else decoder.with_ops(forms.ops)
     page = config.page_size or PAGE_SIZE[device.type]
     longest = _max_seq_length(config.max_seq_length, loaded)
     plan = _plan(decoder, config, page, longest, weight)
@@ -68,12 +73,13 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
         decode_decoder=decoder.transformed(_compiler(choice, on_cuda)),
         cache=PagedKVCache(decoder.specs, plan.n_pages, page, weight.dtype, device),
         tables=PageTables(config.max_batch_size, pool.pages_for(longest), plan.n_pages, device),
-        kernels=_kernels(choice, page, plan.n_pages, on_cuda, config),
+        kernels=_kernels(choice, page, plan.n_pages, on_cuda, config, forms),
         state=SlotState(config.max_batch_size, decoder.vocab_size, device),
         tile=TILE[device.type],
         transform=_compiler(choice, on_cuda),
+        feed=forms.feed,
     )
-    notices = _notices(choice, graphs, plan, page, longest, config)
+    notices = _notices(choice, graphs, plan, page, longest, config) + forms.notices
     return Setup(scheduler, programs, longest, graphs, notices)
 
 
@@ -118,19 +124,58 @@ def _plan(
     )
 
 
+def _choice(wanted: str, decoder: Decoder, weight: Tensor) -> Choice:
+    """Choose the back end for a model on the device of its weights."""
+    device = weight.device
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+    dims = sorted({spec.head_dim for spec in decoder.specs})
+    installed = find_spec("triton") is not None
+    obstacle = triton_obstacle(device.type, capability, dims, weight.dtype.itemsize, installed)
+    return choose_attention(wanted, device.type, shutil.which("g++"), obstacle)
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The fast forms in use (None: plain): operations, tiles, sampler; and what to say of it."""
+
+    ops: Ops | None = None
+    tiles: Any = None
+    feed: Feed | None = None
+    notices: tuple[str, ...] = ()
+
+
+def _forms(choice: Choice, device: torch.device) -> Forms:
+    """Import and build the Triton forms where they were chosen (no other choice needs Triton)."""
+    if choice.name != "triton":
+        return Forms()
+    from flexinfer.kernels.fast.ops import TritonOps
+    from flexinfer.kernels.fast.sampler import sample_and_feed
+    from flexinfer.kernels.fast.table import TileTable
+
+    name = torch.cuda.get_device_name(device)
+    tiles = TileTable.of_device(name)
+    said = f"for {name}" if tiles.known else f"none for {name}: products go to cuBLAS"
+    return Forms(TritonOps(tiles), tiles, sample_and_feed, (f"tuned tiles: {said}",))
+
+
 def _kernels(
-    choice: Choice, page: int, n_pages: int, on_cuda: bool, config: EngineConfig
+    choice: Choice, page: int, n_pages: int, on_cuda: bool, config: EngineConfig, forms: Forms
 ) -> AttentionKernels:
     """Build the chosen back end."""
     if choice.name == "dense":
         return DenseKernels(page)
-    return FlexKernels(
+    flex = FlexKernels(
         page,
         n_pages,
         on_cuda,
         _options(decode_options, page, on_cuda, config.decode_kernel_options),
         _options(prefill_options, page, on_cuda, config.prefill_kernel_options),
     )
+    if choice.name == "flex":
+        return flex
+    from flexinfer.attention.paged_triton import TritonKernels
+
+    return TritonKernels(page, forms.tiles, flex)
 
 
 def _options(

@@ -12,12 +12,13 @@ V vocabulary, H query heads, D head dim.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from torch import Tensor
 
 from flexinfer.attention.spec import Attend, LayerAttend, LayerSpec
+from flexinfer.kernels.ops import Ops, PlainOps
 from flexinfer.kernels.rope import Rope
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,6 +58,10 @@ class Decoder(Protocol):
         """Return a copy whose pure functions are wrapped by `transform`."""
         ...
 
+    def with_ops(self, ops: Ops) -> Self:
+        """Return a copy that computes by another form of the operations."""
+        ...
+
 
 class Stream(NamedTuple):
     """What flows between blocks: hidden rows, the ropes of their positions, per-layer inputs."""
@@ -73,14 +78,14 @@ class Stream(NamedTuple):
         return Stream(self.residual_TE[keep_K], self.normed_TE[keep_K], ropes, extra)
 
 
-Embed = Callable[[Any, Any, Tensor, Tensor], Stream]
-"""embed(ends, shape, tokens, positions): the stream before the first block."""
+Embed = Callable[[Ops, Any, Any, Tensor, Tensor], Stream]
+"""embed(ops, ends, shape, tokens, positions): the stream before the first block."""
 Block = Callable[
-    [Any, Any, Tensor, Tensor, Tensor | None, Rope, LayerAttend], tuple[Tensor, Tensor]
+    [Ops, Any, Any, Tensor, Tensor, Tensor | None, Rope, LayerAttend], tuple[Tensor, Tensor]
 ]
-"""block(weights, shape, residual, normed, per_layer [T, P], rope, attend): residual and normed."""
-Head = Callable[[Any, Any, Tensor], Tensor]
-"""head(ends, shape, normed): logits."""
+"""block(ops, weights, shape, residual, normed, per_layer [T, P], rope, attend): both anew."""
+Head = Callable[[Ops, Any, Any, Tensor], Tensor]
+"""head(ops, ends, shape, normed): logits."""
 
 
 class Pieces(NamedTuple):
@@ -113,6 +118,7 @@ class Walker:
     ends_shape: Any
     vocab_size: int
     narrow_at: int
+    ops: Ops = field(default_factory=PlainOps)
 
     @property
     def specs(self) -> tuple[LayerSpec, ...]:
@@ -124,11 +130,15 @@ class Walker:
         embed, block, head = self.pieces
         return replace(self, pieces=Pieces(transform(embed), transform(block), transform(head)))
 
+    def with_ops(self, ops: Ops) -> Self:
+        """Return a copy that computes by another form of the operations."""
+        return replace(self, ops=ops)
+
     def __call__(
         self, tokens_T: Tensor, positions_T: Tensor, attend: Attend, keep_K: Tensor | None = None
     ) -> Tensor:
         """Return logits [K, V] of the rows `keep`; see Decoder."""
-        stream = self.pieces.embed(self.ends, self.ends_shape, tokens_T, positions_T)
+        stream = self.pieces.embed(self.ops, self.ends, self.ends_shape, tokens_T, positions_T)
         stream = self._walk(0, self.narrow_at, stream, attend)
         if keep_K is None:
             stream = self._walk(self.narrow_at, len(self.layers), stream, attend)
@@ -138,7 +148,7 @@ class Walker:
             stream = stream.rows(keep_K)
             if self.narrow_at < len(self.layers):
                 stream = self._walk(self.narrow_at, len(self.layers), stream, attend.kept())
-        return self.pieces.head(self.ends, self.ends_shape, stream.normed_TE)
+        return self.pieces.head(self.ops, self.ends, self.ends_shape, stream.normed_TE)
 
     def _walk(self, start: int, end: int, stream: Stream, attend: Attend) -> Stream:
         """Take the stream through layers [start, end)."""
@@ -148,6 +158,6 @@ class Walker:
             extra = None if extra_TLP is None else extra_TLP[:, index]
             hole = attend(spec)
             residual, normed = self.pieces.block(
-                weights, shape, residual, normed, extra, ropes[rope], hole
+                self.ops, weights, shape, residual, normed, extra, ropes[rope], hole
             )
         return Stream(residual, normed, ropes, extra_TLP)

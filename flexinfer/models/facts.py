@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from flexinfer.errors import UsageError
+from flexinfer.kernels.linear import Dense, Leaf
 from flexinfer.kernels.mlp import ACTIVATIONS
-from flexinfer.models.layers import Dense, Leaf
 from flexinfer.models.rope import RopeKind
 from flexinfer.models.source import Source
 

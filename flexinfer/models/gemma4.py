@@ -10,16 +10,16 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from flexinfer.attention.spec import LayerAttend
-from flexinfer.kernels.mlp import activate, gated
+from flexinfer.kernels.heads import HeadNorms
+from flexinfer.kernels.linear import Group, Leaf
 from flexinfer.kernels.norms import rms_norm_fp32
-from flexinfer.kernels.rope import Rope, apply_rope, rope_tables
+from flexinfer.kernels.ops import Ops
+from flexinfer.kernels.rope import Rope, rope_tables
 from flexinfer.models.decoder import Stream
-from flexinfer.models.layers import Group, Leaf
 
 
 class PerLayer(NamedTuple):
@@ -90,7 +90,7 @@ class Gemma4EndsShape:
 
 
 def embed(
-    ends: Gemma4Ends, shape: Gemma4EndsShape, tokens_T: Tensor, positions_T: Tensor
+    ops: Ops, ends: Gemma4Ends, shape: Gemma4EndsShape, tokens_T: Tensor, positions_T: Tensor
 ) -> Stream:
     """Look the tokens up, scaled; prepare the first norm, both ropes and all per-layer inputs."""
     hidden = F.embedding(tokens_T, ends.embedding) * shape.embed_scale
@@ -116,6 +116,7 @@ def _per_layer(
 
 
 def block(
+    ops: Ops,
     weights: Gemma4Layer,
     shape: Gemma4Shape,
     residual_TE: Tensor,
@@ -125,38 +126,28 @@ def block(
     attend: LayerAttend,
 ) -> tuple[Tensor, Tensor]:
     """Run attention, MLP and the per-layer input; return the residual and its norm for the next."""
-    eps = shape.eps
-    delta = weights.output(_mixed(weights, shape, normed_TE, rope, attend))
-    residual_TE = residual_TE + rms_norm_fp32(delta, weights.attention_norm, eps)
-    gate, up = weights.gate_up(rms_norm_fp32(residual_TE, weights.mlp_norm, eps))
-    delta = weights.down(gated(gate, up, shape.activation))
-    residual_TE = residual_TE + rms_norm_fp32(delta, weights.output_norm, eps)
-    if weights.per_layer is not None:
-        assert per_layer_TP is not None
-        inner = activate(weights.per_layer.gate(residual_TE), shape.activation) * per_layer_TP
-        delta = weights.per_layer.projection(inner)
-        residual_TE = residual_TE + rms_norm_fp32(delta, weights.per_layer.norm, eps)
-    residual_TE = (residual_TE * weights.scalar).to(residual_TE.dtype)
-    return residual_TE, rms_norm_fp32(residual_TE, weights.next_norm, eps)
+    eps, act = shape.eps, shape.activation
+    norms = HeadNorms(weights.q_norm, weights.k_norm, v=True, eps=eps, late=True)
+    q_THD = ops.heads(normed_TE, weights.projections, shape.head_dim, norms, rope, attend)
+    delta = ops.project(attend(q_THD).flatten(-2), weights.output)
+    residual_TE, normed_TE = ops.post_norm(
+        residual_TE, delta, weights.attention_norm, None, weights.mlp_norm, eps
+    )
+    delta = ops.project(ops.gated(normed_TE, weights.gate_up, act), weights.down)
+    if weights.per_layer is None:
+        return ops.post_norm(
+            residual_TE, delta, weights.output_norm, weights.scalar, weights.next_norm, eps
+        )
+    assert per_layer_TP is not None
+    residual_TE, _ = ops.post_norm(residual_TE, delta, weights.output_norm, None, None, eps)
+    inner = ops.input_gate(residual_TE, weights.per_layer.gate, per_layer_TP, act)
+    delta = ops.project(inner, weights.per_layer.projection)
+    return ops.post_norm(
+        residual_TE, delta, weights.per_layer.norm, weights.scalar, weights.next_norm, eps
+    )
 
 
-def _mixed(
-    weights: Gemma4Layer, shape: Gemma4Shape, normed_TE: Tensor, rope: Rope, attend: LayerAttend
-) -> Tensor:
-    """Return the attention output [T, H * D] before its projection."""
-    heads = (normed_TE.shape[0], -1, shape.head_dim)
-    q, *kv = (part.view(heads) for part in weights.projections(normed_TE))
-    q = apply_rope(rms_norm_fp32(q, weights.q_norm, shape.eps), rope)
-    if weights.k_norm is None:
-        return attend(q, None, None).flatten(-2)
-    k = apply_rope(rms_norm_fp32(kv[0], weights.k_norm, shape.eps), rope)
-    v = rms_norm_fp32(kv[-1], None, shape.eps)
-    return attend(q, k, v).flatten(-2)
-
-
-def head(ends: Gemma4Ends, shape: Gemma4EndsShape, normed_KE: Tensor) -> Tensor:
+def head(ops: Ops, ends: Gemma4Ends, shape: Gemma4EndsShape, normed_KE: Tensor) -> Tensor:
     """Return logits [K, V], softcapped where the model does that."""
-    logits = ends.head(normed_KE)
-    if shape.softcap is None:
-        return logits
-    return torch.tanh(logits / shape.softcap) * shape.softcap
+    logits = ops.linear(normed_KE, ends.head)
+    return logits if shape.softcap is None else ops.softcap(logits, shape.softcap)

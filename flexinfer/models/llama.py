@@ -13,12 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flexinfer.attention.spec import LayerAttend, LayerSpec
-from flexinfer.kernels.mlp import gated
-from flexinfer.kernels.norms import add_norm, rms_norm
-from flexinfer.kernels.rope import Rope, apply_rope, rope_tables
+from flexinfer.kernels.heads import HeadNorms
+from flexinfer.kernels.linear import Group, Leaf
+from flexinfer.kernels.norms import rms_norm
+from flexinfer.kernels.ops import Ops
+from flexinfer.kernels.rope import Rope, rope_tables
 from flexinfer.models.decoder import Layer, Pieces, Stream, Walker
 from flexinfer.models.facts import activation_of, frequencies_of, head_of, layer_types_of, window_of
-from flexinfer.models.layers import Group, Leaf, group
+from flexinfer.models.layers import group
 from flexinfer.models.rope import rope_kind
 from flexinfer.models.source import Source
 
@@ -61,7 +63,9 @@ class LlamaEndsShape:
     rope_factor: float
 
 
-def embed(ends: LlamaEnds, shape: LlamaEndsShape, tokens_T: Tensor, positions_T: Tensor) -> Stream:
+def embed(
+    ops: Ops, ends: LlamaEnds, shape: LlamaEndsShape, tokens_T: Tensor, positions_T: Tensor
+) -> Stream:
     """Look the tokens up and prepare the first norm and the rope tables."""
     hidden = F.embedding(tokens_T, ends.embedding)
     rope = rope_tables(positions_T, ends.inv_freq, shape.rope_factor, hidden.dtype)
@@ -69,6 +73,7 @@ def embed(ends: LlamaEnds, shape: LlamaEndsShape, tokens_T: Tensor, positions_T:
 
 
 def block(
+    ops: Ops,
     weights: LlamaLayer,
     shape: LlamaShape,
     residual_TE: Tensor,
@@ -78,22 +83,19 @@ def block(
     attend: LayerAttend,
 ) -> tuple[Tensor, Tensor]:
     """Run attention and MLP; return the residual and its norm for the next block."""
-    heads = (normed_TE.shape[0], -1, shape.head_dim)
-    q, k, v = (part.view(heads) for part in weights.qkv(normed_TE))
-    if weights.head_norms is not None:
-        q = rms_norm(q, weights.head_norms[0], shape.eps)
-        k = rms_norm(k, weights.head_norms[1], shape.eps)
-    mixed_THD = attend(apply_rope(q, rope), apply_rope(k, rope), v)
-    delta = weights.output(mixed_THD.flatten(-2))
-    residual_TE, normed_TE = add_norm(residual_TE, delta, weights.mlp_norm, shape.eps)
-    gate, up = weights.gate_up(normed_TE)
-    delta = weights.down(gated(gate, up, shape.activation))
-    return add_norm(residual_TE, delta, weights.next_norm, shape.eps)
+    q_norm, k_norm = weights.head_norms or (None, None)
+    norms = HeadNorms(q_norm, k_norm, v=False, eps=shape.eps, late=False)
+    q_THD = ops.heads(normed_TE, weights.qkv, shape.head_dim, norms, rope, attend)
+    delta = ops.project(attend(q_THD).flatten(-2), weights.output)
+    residual_TE, normed_TE = ops.add_norm(residual_TE, delta, weights.mlp_norm, shape.eps)
+    inner = ops.gated(normed_TE, weights.gate_up, shape.activation)
+    delta = ops.project(inner, weights.down)
+    return ops.add_norm(residual_TE, delta, weights.next_norm, shape.eps)
 
 
-def head(ends: LlamaEnds, shape: LlamaEndsShape, normed_KE: Tensor) -> Tensor:
+def head(ops: Ops, ends: LlamaEnds, shape: LlamaEndsShape, normed_KE: Tensor) -> Tensor:
     """Return logits [K, V]."""
-    return ends.head(normed_KE)
+    return ops.linear(normed_KE, ends.head)
 
 
 def build(config: Mapping[str, Any], source: Source) -> Walker:

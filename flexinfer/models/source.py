@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flexinfer.errors import UsageError
-from flexinfer.models.layers import Dense, Leaf
+from flexinfer.kernels.linear import Dense, Leaf
 
 
 class Source(Protocol):

@@ -6,24 +6,33 @@ from typing import Any
 
 import pytest
 
-from flexinfer.attention.choose import choose_attention, decode_options, prefill_options
+from flexinfer.attention.choose import (
+    choose_attention,
+    decode_options,
+    prefill_options,
+    triton_obstacle,
+)
 from flexinfer.errors import EnvironmentUnfit
 
 
 @pytest.mark.parametrize(
-    ("wanted", "device", "compiler", "chosen"),
+    ("wanted", "device", "compiler", "obstacle", "chosen"),
     [
-        ("auto", "cuda", None, "flex"),
-        ("auto", "cpu", "/usr/bin/g++", "dense"),
-        ("auto", "cpu", None, "dense"),
-        ("flex", "cpu", "/usr/bin/g++", "flex"),
-        ("flex", "cuda", None, "flex"),
-        ("dense", "cpu", None, "dense"),
-        ("dense", "cuda", None, "dense"),
+        ("auto", "cuda", None, None, "triton"),
+        ("auto", "cuda", None, "old card", "flex"),
+        ("auto", "cpu", "/usr/bin/g++", "no card", "dense"),
+        ("auto", "cpu", None, "no card", "dense"),
+        ("flex", "cpu", "/usr/bin/g++", "no card", "flex"),
+        ("flex", "cuda", None, None, "flex"),
+        ("triton", "cuda", None, None, "triton"),
+        ("dense", "cpu", None, "no card", "dense"),
+        ("dense", "cuda", None, None, "dense"),
     ],
 )
-def test_chosen(wanted: str, device: str, compiler: str | None, chosen: str) -> None:
-    choice = choose_attention(wanted, device, compiler)
+def test_chosen(
+    wanted: str, device: str, compiler: str | None, obstacle: str | None, chosen: str
+) -> None:
+    choice = choose_attention(wanted, device, compiler, obstacle)
     assert choice.name == chosen
     assert (choice.reason == "asked for") == (wanted != "auto")
     assert choice.reason
@@ -31,13 +40,38 @@ def test_chosen(wanted: str, device: str, compiler: str | None, chosen: str) -> 
 
 def test_flex_on_a_cpu_without_a_compiler_is_refused() -> None:
     with pytest.raises(EnvironmentUnfit, match=r"--attention flex") as caught:
-        choose_attention("flex", "cpu", None)
+        choose_attention("flex", "cpu", None, "no card")
     assert "g++" in str(caught.value.hint)
 
 
 def test_triton_is_refused_rather_than_ignored() -> None:
-    with pytest.raises(EnvironmentUnfit, match=r"--attention triton"):
-        choose_attention("triton", "cuda", None)
+    with pytest.raises(EnvironmentUnfit, match=r"--attention triton .*old card"):
+        choose_attention("triton", "cuda", None, "old card")
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "dims", "size", "installed", "says"),
+    [
+        ("cuda", (9, 0), [128], 2, True, None),
+        ("cuda", (8, 0), [256, 512], 2, True, None),
+        ("cpu", (0, 0), [128], 2, True, "CUDA"),
+        ("cuda", (7, 5), [128], 2, True, "7.5"),
+        ("cuda", (9, 0), [128, 96], 2, True, "head_dim 96"),
+        ("cuda", (9, 0), [128], 4, True, "bfloat16"),
+        ("cuda", (9, 0), [128], 2, False, "not installed"),
+    ],
+)
+def test_what_stands_in_the_way_of_the_own_kernels(
+    device: str,
+    capability: tuple[int, int],
+    dims: list[int],
+    size: int,
+    installed: bool,
+    says: str | None,
+) -> None:
+    found = triton_obstacle(device, capability, dims, size, installed)
+    assert (found is None) == (says is None)
+    assert says is None or says in (found or "")
 
 
 @pytest.mark.parametrize("choose", [decode_options, prefill_options])

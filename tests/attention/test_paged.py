@@ -18,7 +18,7 @@ from flexinfer.attention.paged import (
     row_inputs,
     store,
 )
-from flexinfer.attention.spec import LayerSpec
+from flexinfer.attention.spec import LayerAttend, LayerSpec
 from tests.support.brute import attend
 
 PAGE, N_PAGES = 8, 12
@@ -64,6 +64,12 @@ def prefill(cache: PagedKVCache, lengths: tuple[int, int], tile: int = 8) -> Til
     return TileStep(cache, kernels, address, Tiling(torch.tensor(source), place), masks, kept)
 
 
+def run(hole: LayerAttend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Store, then attend."""
+    hole.store(k, v)
+    return hole(q)
+
+
 def test_addresses() -> None:
     positions = torch.tensor([0, 9, 23, 7])
     found = addresses(TABLE[[0, 0, 1, 1]], positions, PAGE)
@@ -84,10 +90,10 @@ def test_prefill_then_decode_is_attention_over_everything() -> None:
         cache, lengths = new_cache(), (11, 5)
         k, v = (randn(18, 2, 16, seed=s) for s in (2, 3))
         q = randn(18, 4, 16, seed=4)
-        out = prefill(cache, lengths)(spec)(q[:16], k[:16], v[:16])
+        out = run(prefill(cache, lengths)(spec), q[:16], k[:16], v[:16])
         kernels = DenseKernels(PAGE)
         rows = row_inputs(TABLE, torch.tensor(lengths), PAGE, WINDOWS, kernels)
-        last = RowStep(cache, kernels, rows, WINDOWS)(spec)(q[16:], k[16:], v[16:])
+        last = run(RowStep(cache, kernels, rows, WINDOWS)(spec), q[16:], k[16:], v[16:])
         for row, (start, length) in enumerate(((0, 11), (11, 5))):
             index = [*range(start, start + length), 16 + row]
             keys, values = k[index].transpose(0, 1), v[index].transpose(0, 1)
@@ -101,11 +107,11 @@ def test_a_borrowing_layer_reads_and_never_writes() -> None:
     cache, lengths = new_cache(), (11, 5)
     k, v, q = randn(16, 2, 16, seed=2), randn(16, 2, 16, seed=3), randn(16, 4, 16, seed=4)
     step = prefill(cache, lengths)
-    own = step(SLIDING)(q, k, v)
+    own = run(step(SLIDING), q, k, v)
     before = [pool.clone() for spec in (FULL, SLIDING) for pool in cache.layer(spec)]
-    assert torch.equal(step(BORROWER)(q, None, None), own)
+    assert torch.equal(step(BORROWER)(q), own)
     narrowed = step.kept()
-    rows = narrowed(BORROWER)(q[[10, 15]], None, None)
+    rows = narrowed(BORROWER)(q[[10, 15]])
     torch.testing.assert_close(rows, own[[10, 15]], atol=1e-6, rtol=1e-6)
     assert narrowed.kept() is narrowed
     after = [pool for spec in (FULL, SLIDING) for pool in cache.layer(spec)]
@@ -116,7 +122,7 @@ def test_a_borrowing_layer_reads_and_never_writes() -> None:
 def test_padding_of_tiles_touches_nothing() -> None:
     cache = new_cache()
     k, v, q = randn(16, 2, 16, seed=2), randn(16, 2, 16, seed=3), randn(16, 4, 16, seed=4)
-    prefill(cache, (11, 5))(FULL)(q, k, v)
+    run(prefill(cache, (11, 5))(FULL), q, k, v)
     written = cache.layer(FULL)[0].abs().sum((0, 1, 3)) > 0
     expected = set(addresses(TABLE[[0] * 11 + [1] * 5], torch.tensor([*range(11), *range(5)]), 8))
     assert set(written.nonzero()[:, 0].tolist()) == {int(a) for a in expected}

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from flexinfer.attention.spec import LayerSpec
+from flexinfer.kernels.linear import Dense, Leaf
 from flexinfer.models.catalog import build_decoder
-from flexinfer.models.layers import Dense, Leaf
 from flexinfer.models.source import ModuleSource
 from tests.support.packed import pack_projections
 from tests.support.tiny import FAMILIES, tiny_gemma4
@@ -31,11 +31,13 @@ class StaticLayer:
     v_TGD: Tensor
     scale: float
 
-    def __call__(self, q_THD: Tensor, k_TGD: Tensor | None, v_TGD: Tensor | None) -> Tensor:
-        """Store where there is something to store, then attend."""
-        if k_TGD is not None and v_TGD is not None:
-            self.k_TGD.copy_(k_TGD)
-            self.v_TGD.copy_(v_TGD)
+    def store(self, k_TGD: Tensor, v_TGD: Tensor) -> None:
+        """Keep keys and values."""
+        self.k_TGD.copy_(k_TGD)
+        self.v_TGD.copy_(v_TGD)
+
+    def __call__(self, q_THD: Tensor) -> Tensor:
+        """Attend."""
         ratio = q_THD.shape[1] // self.k_TGD.shape[1]
         k, v = (x.repeat_interleave(ratio, 1) for x in (self.k_TGD, self.v_TGD))
         scores = torch.einsum("thd,shd->hts", q_THD, k) * self.scale

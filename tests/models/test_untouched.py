@@ -57,7 +57,17 @@ class Zeros:
 
     def __call__(self, spec: object) -> object:
         """Return the same hole for every layer."""
-        return lambda q, k, v: torch.zeros_like(q)
+        return self.Layer()
+
+    class Layer:
+        """A hole that keeps nothing and returns zeros."""
+
+        def store(self, k_TGD: torch.Tensor, v_TGD: torch.Tensor) -> None:
+            """Forget."""
+
+        def __call__(self, q_THD: torch.Tensor) -> torch.Tensor:
+            """Return zeros."""
+            return torch.zeros_like(q_THD)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

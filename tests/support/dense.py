@@ -67,18 +67,30 @@ class DenseLayer:
     step: DenseAttend
     spec: LayerSpec
 
-    def __call__(self, q_THD: Tensor, k_TGD: Tensor | None, v_TGD: Tensor | None) -> Tensor:
-        """Append keys and values where given, then attend sequence by sequence."""
+    stored: bool = False
+
+    def paged(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Refuse: there are no pages here."""
+        raise AssertionError("a dense cache has no pages")
+
+    def store(self, k_TGD: Tensor, v_TGD: Tensor) -> None:
+        """Append keys and values, sequence by sequence."""
+        assert self.spec.owns_kv
+        assert k_TGD.shape[1:] == v_TGD.shape[1:] == (self.spec.kv_heads, self.spec.head_dim)
+        self.stored = True
+        for sequence in self.step.sequences_T.unique().tolist():
+            rows = (self.step.sequences_T == sequence).nonzero()[:, 0]
+            self._append(sequence, k_TGD[rows], v_TGD[rows])
+
+    def __call__(self, q_THD: Tensor) -> Tensor:
+        """Attend sequence by sequence."""
         step, spec = self.step, self.spec
         step.cache.calls.append((spec.index, q_THD.shape[0]))
         assert q_THD.shape[1:] == (spec.heads, spec.head_dim)
-        assert (k_TGD is not None) == spec.owns_kv == (v_TGD is not None)
+        assert self.stored == spec.owns_kv
         out = torch.empty_like(q_THD)
         for sequence in step.sequences_T.unique().tolist():
             rows = (step.sequences_T == sequence).nonzero()[:, 0]
-            if k_TGD is not None and v_TGD is not None:
-                assert k_TGD.shape[1:] == v_TGD.shape[1:] == (spec.kv_heads, spec.head_dim)
-                self._append(sequence, k_TGD[rows], v_TGD[rows])
             out[rows] = self._attend(sequence, q_THD[rows], step.positions_T[rows])
         return out
 

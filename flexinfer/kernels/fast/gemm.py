@@ -1,0 +1,144 @@
+"""Skinny matrix products that read every weight once: [M, K] x [N, K]^T for few rows.
+
+A decode step is bound by reading weights, so the grid is cut along N and, where that gives too few
+blocks to fill the device, along K as well (split-K): each split writes fp32 partial sums and the
+kernel that consumes them adds them up, so no extra pass is paid. The second kernel computes gate
+and up together and writes act(gate) * up. Idea of split-K: Osama et al. 2023, "Stream-K".
+
+Shape letters: M rows, N outputs, K inputs, S splits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from flexinfer.kernels.fast.act import gelu_tanh, silu
+
+
+class Tile(NamedTuple):
+    """How a product is cut: BM x BN outputs a block, BK inputs a turn, `split` blocks along K.
+
+    `tma` 1: load tiles through the tensor memory accelerator (sm_90 and newer).
+    """
+
+    BM: int
+    BN: int
+    BK: int
+    split: int
+    warps: int
+    stages: int
+    tma: int
+
+
+@triton.jit
+def _load(source, row, col, rows, K, R: tl.constexpr, C: tl.constexpr, TMA: tl.constexpr):
+    """Return the tile [R, C] at (row, col) of a row-major [rows, K] matrix, zero beyond `rows`."""
+    if TMA:
+        tile = source.load([row, col])
+    else:
+        r = row + tl.arange(0, R)
+        at = source + r[:, None].to(tl.int64) * K + col + tl.arange(0, C)[None, :]
+        tile = tl.load(at, mask=r[:, None] < rows, other=0.0)
+    return tile
+
+
+@triton.jit(do_not_specialize=["M"])
+def matmul_kernel(
+    x, w, out, M, N, K, per,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """out[s, m, n] = sum over inputs [s * per, (s + 1) * per); grid (N / BN, K / per, M / BM)."""
+    n0 = tl.program_id(0) * BN
+    part = tl.program_id(1)
+    m0 = tl.program_id(2) * BM
+    acc = tl.zeros([BM, BN], dtype=tl.float32)
+    for k in tl.range(0, per, BK, num_stages=STAGES):
+        weights = _load(w, n0, part * per + k, N, K, BN, BK, TMA)
+        rows = _load(x, m0, part * per + k, M, K, BM, BK, TMA)
+        acc = tl.dot(rows, weights.T, acc, input_precision="ieee")
+    m = m0 + tl.arange(0, BM)
+    n = n0 + tl.arange(0, BN)
+    at = out + (part * M + m[:, None]).to(tl.int64) * N + n[None, :]
+    tl.store(at, acc.to(out.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
+
+
+@triton.jit(do_not_specialize=["M"])
+def gated_kernel(
+    x, w, out, M, N, K,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GELU: tl.constexpr,
+    TMA: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """out[m, n] = act(x w[n]) * (x w[N + n]), gate and up rounded first; grid (N / BN, M / BM)."""
+    n0 = tl.program_id(0) * BN
+    m0 = tl.program_id(1) * BM
+    gate = tl.zeros([BM, BN], dtype=tl.float32)
+    up = tl.zeros([BM, BN], dtype=tl.float32)
+    for k in tl.range(0, K, BK, num_stages=STAGES):
+        rows = _load(x, m0, k, M, K, BM, BK, TMA)
+        gate = tl.dot(rows, _load(w, n0, k, 2 * N, K, BN, BK, TMA).T, gate, input_precision="ieee")
+        up = tl.dot(rows, _load(w, N + n0, k, 2 * N, K, BN, BK, TMA).T, up, input_precision="ieee")
+    dtype: tl.constexpr = out.dtype.element_ty
+    gate = gate.to(dtype).to(tl.float32)
+    act = gelu_tanh(gate) if GELU else silu(gate)
+    value = act.to(dtype).to(tl.float32) * up.to(dtype).to(tl.float32)
+    m = m0 + tl.arange(0, BM)
+    n = n0 + tl.arange(0, BN)
+    at = out + m[:, None].to(tl.int64) * N + n[None, :]
+    tl.store(at, value.to(dtype), mask=(m[:, None] < M) & (n[None, :] < N))
+
+
+def matmul(x_MK: Tensor, w_NK: Tensor, tile: Tile) -> Tensor:
+    """Return [M, N] in the dtype of `x`, or fp32 partial sums [S, M, N] where the tile splits K.
+
+    K must be a multiple of split * BK, and N of BN where `tile.tma` is not set.
+    """
+    M, K = x_MK.shape
+    N = w_NK.shape[0]
+    assert K % (tile.split * tile.BK) == 0, (K, tile)
+    assert x_MK.is_contiguous(), "rows must be contiguous"
+    assert w_NK.stride() == (K, 1), "weights must be row-major"
+    if tile.split == 1:
+        out = x_MK.new_empty(M, N)
+    else:
+        out = x_MK.new_empty(tile.split, M, N, dtype=torch.float32)
+    grid = (triton.cdiv(N, tile.BN), tile.split, triton.cdiv(M, tile.BM))
+    matmul_kernel[grid](
+        *_operands(x_MK, w_NK, tile), out, M, N, K, K // tile.split, tile.BM, tile.BN, tile.BK,
+        tile.tma, tile.stages, num_warps=tile.warps,
+    )  # fmt: skip
+    return out
+
+
+def gated_matmul(x_MK: Tensor, w_2NK: Tensor, activation: str, tile: Tile) -> Tensor:
+    """Return act(x gate^T) * (x up^T) as [M, N]; the rows of `w` are gate's, then up's.
+
+    N must be a multiple of BN and K of BK; `activation` is silu or gelu_pytorch_tanh.
+    """
+    M, K = x_MK.shape
+    N = w_2NK.shape[0] // 2
+    assert K % tile.BK == 0, (K, tile)
+    assert N % tile.BN == 0, (N, tile)
+    assert x_MK.is_contiguous(), "rows must be contiguous"
+    assert w_2NK.stride() == (K, 1), "weights must be row-major"
+    out = x_MK.new_empty(M, N)
+    gated_kernel[(N // tile.BN, triton.cdiv(M, tile.BM))](
+        *_operands(x_MK, w_2NK, tile), out, M, N, K, tile.BM, tile.BN, tile.BK,
+        activation == "gelu_pytorch_tanh", tile.tma, tile.stages, num_warps=tile.warps,
+    )  # fmt: skip
+    return out
+
+
+def _operands(x_MK: Tensor, w_NK: Tensor, tile: Tile) -> tuple[object, object]:
+    """Return what the kernel loads from: descriptors with TMA, the tensors without."""
+    if not tile.tma:
+        return x_MK, w_NK
+    return (
+        TensorDescriptor.from_tensor(x_MK, [tile.BM, tile.BK]),
+        TensorDescriptor.from_tensor(w_NK, [tile.BN, tile.BK]),
+    )

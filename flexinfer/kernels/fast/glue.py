@@ -1,0 +1,61 @@
+"""Elementwise glue around products that cuBLAS computed.
+
+Shape letters: T rows, N outputs.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flexinfer.kernels.fast.act import gelu_tanh, silu
+
+BLOCK = 1024
+
+
+@triton.jit(do_not_specialize=["T"])
+def act_mul_kernel(
+    gate, up, out, T, N, gate_stride, up_stride, BLOCK: tl.constexpr, GELU: tl.constexpr
+):
+    """out[t, n] = act(gate[t, n]) * up[t, n], act rounded first; grid (T, N / BLOCK)."""
+    t = tl.program_id(0).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = n < N
+    dtype: tl.constexpr = out.dtype.element_ty
+    x = tl.load(gate + t * gate_stride + n, mask=mask, other=0.0).to(tl.float32)
+    act = (gelu_tanh(x) if GELU else silu(x)).to(dtype).to(tl.float32)
+    value = act * tl.load(up + t * up_stride + n, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + t * N + n, value.to(dtype), mask=mask)
+
+
+def act_mul(gate: Tensor, activation: str, up_TN: Tensor | None = None) -> Tensor:
+    """Return act(gate) * up as [T, N]; without `up`, `gate` [T, 2N] holds both side by side."""
+    T = gate.shape[0]
+    N = gate.shape[1] // 2 if up_TN is None else gate.shape[1]
+    up = gate[:, N:] if up_TN is None else up_TN
+    out = gate.new_empty(T, N)
+    act_mul_kernel[(T, triton.cdiv(N, BLOCK))](
+        gate, up, out, T, N, gate.stride(0), up.stride(0), BLOCK, activation == "gelu_pytorch_tanh",
+        num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def softcap_kernel(logits, total, BLOCK: tl.constexpr, CAP: tl.constexpr):
+    """logits = CAP tanh(logits / CAP) in place, rounded as torch does; grid (total / BLOCK,)."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < total
+    dtype: tl.constexpr = logits.dtype.element_ty
+    x = (tl.load(logits + at, mask=mask, other=0.0).to(tl.float32) / CAP).to(dtype).to(tl.float32)
+    tanh = (1.0 - 2.0 / (1.0 + tl.exp(2.0 * x))).to(dtype).to(tl.float32)
+    tl.store(logits + at, (tanh * CAP).to(dtype), mask=mask)
+
+
+def softcap(logits: Tensor, cap: float) -> Tensor:
+    """Return `logits`, overwritten with cap tanh(logits / cap)."""
+    assert logits.is_contiguous(), "logits must be contiguous"
+    grid = (triton.cdiv(logits.numel(), 4 * BLOCK),)
+    softcap_kernel[grid](logits, logits.numel(), 4 * BLOCK, cap, num_warps=4)
+    return logits

@@ -1,0 +1,107 @@
+"""The operations as Triton kernels, with cuBLAS where a measured table says so.
+
+Every leaf that is not a plain matrix (an adapter, a quantised weight) and every product too large
+for a skinny kernel goes through the leaf's own product; the glue kernels serve any number of rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from flexinfer.kernels.fast.gemm import gated_matmul, matmul
+from flexinfer.kernels.fast.glue import act_mul, softcap
+from flexinfer.kernels.fast.norms import add_norm, post_norm
+from flexinfer.kernels.fast.per_layer import input_gate
+from flexinfer.kernels.fast.rope_write import rope_write
+from flexinfer.kernels.fast.table import TileTable
+from flexinfer.kernels.heads import HeadNorms, KVStore
+from flexinfer.kernels.linear import Dense, Group, Leaf, Packed
+from flexinfer.kernels.rope import Rope
+
+GATE_ROWS = 256
+"""Up to how many rows the fused per-layer gate is used; it reads the weights once a 16 rows."""
+
+
+class TritonOps:
+    """See kernels.ops.Ops; results of `project` are [T, N] or fp32 partial sums [S, T, N]."""
+
+    def __init__(self, table: TileTable) -> None:
+        """Take the tiles of the device."""
+        self._table = table
+
+    def project(self, x: Tensor, leaf: Leaf) -> Tensor:
+        """See Ops."""
+        return self._product(x, leaf, split=True)
+
+    def linear(self, x: Tensor, leaf: Leaf) -> Tensor:
+        """See Ops."""
+        return self._product(x, leaf, split=False)
+
+    def softcap(self, logits: Tensor, cap: float) -> Tensor:
+        """See Ops; in place."""
+        return softcap(logits, cap)
+
+    def _product(self, x: Tensor, leaf: Leaf, *, split: bool) -> Tensor:
+        """Multiply by the table's tile, else by the leaf itself."""
+        if isinstance(leaf, Dense) and leaf.bias is None:
+            tile = self._table.matmul(x.shape[0], *leaf.weight.shape, split=split)
+            if tile is not None:
+                return matmul(x, leaf.weight, tile)
+        return leaf(x)
+
+    def heads(
+        self, x: Tensor, group: Group, head_dim: int, norms: HeadNorms, rope: Rope, kv: KVStore
+    ) -> Tensor:
+        """See Ops."""
+        if isinstance(group, Packed):
+            qkv = self._product(x, group.whole, split=True)
+        else:
+            qkv = torch.cat(group(x), -1)
+        widths = group.widths
+        pools, address = kv.paged()
+        return rope_write(
+            qkv,
+            (widths[0] // head_dim, pools[0].shape[1], head_dim),
+            norms,
+            rope,
+            pools if len(widths) > 1 else None,
+            address,
+            len(widths) == 2,
+            x.dtype,
+        )
+
+    def add_norm(
+        self, residual: Tensor, delta: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """See Ops."""
+        return add_norm(residual, delta, weight, eps)
+
+    def post_norm(
+        self,
+        residual: Tensor,
+        delta: Tensor,
+        post: Tensor,
+        scalar: Tensor | None,
+        after: Tensor | None,
+        eps: float,
+    ) -> tuple[Tensor, Tensor]:
+        """See Ops."""
+        return post_norm(residual, delta, post, after, scalar, eps)
+
+    def gated(self, x: Tensor, gate_up: Group, activation: str) -> Tensor:
+        """See Ops."""
+        if not isinstance(gate_up, Packed):
+            return act_mul(torch.cat(gate_up(x), -1), activation)
+        whole = gate_up.whole
+        if whole.bias is None:
+            tile = self._table.gated(x.shape[0], whole.rows // 2, x.shape[1])
+            if tile is not None:
+                return gated_matmul(x, whole.weight, activation, tile)
+        return act_mul(whole(x), activation)
+
+    def input_gate(self, x: Tensor, gate: Leaf, extra_TP: Tensor, activation: str) -> Tensor:
+        """See Ops."""
+        if isinstance(gate, Dense) and gate.bias is None and x.shape[0] <= GATE_ROWS:
+            return input_gate(x, gate.weight, extra_TP, activation)
+        return act_mul(gate(x), activation, extra_TP)

@@ -1,0 +1,64 @@
+"""Which tile computes which product: a table measured on a device, shipped with the package.
+
+Entries are keyed by (outputs, inputs) and the largest row count they were measured for; an entry of
+None says that cuBLAS won. Rows beyond the last measured count, and unknown shapes, go to cuBLAS.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from importlib.resources import files
+from typing import Any
+
+from flexinfer.kernels.fast.attention import DecodeTile
+from flexinfer.kernels.fast.gemm import Tile
+
+
+class TileTable:
+    """Tiles of one device."""
+
+    def __init__(self, entries: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+        """Take `{"matmul" | "gated" | "decode": {shape: {rows: tile}}}` as the JSON file has it."""
+        self._entries = entries
+
+    @classmethod
+    def of_device(cls, name: str) -> TileTable:
+        """Return the shipped table of a device by its name; an empty one if it was not measured."""
+        whole = json.loads(files("flexinfer.kernels.fast").joinpath("tiles.json").read_text())
+        return cls(whole.get(name, {}))
+
+    @cached_property
+    def known(self) -> bool:
+        """Whether the device was measured."""
+        return bool(self._entries)
+
+    def _find(self, kind: str, shape: str, rows: int) -> list[int] | None:
+        """Return the entry of the smallest measured row count that holds `rows`."""
+        measured = self._entries.get(kind, {}).get(shape, {})
+        fits = [count for count in map(int, measured) if count >= rows]
+        return measured[str(min(fits))] if fits else None
+
+    def matmul(self, rows: int, outputs: int, inputs: int, *, split: bool) -> Tile | None:
+        """Return the tile of [rows, inputs] x [outputs, inputs]^T, None for cuBLAS.
+
+        `split`: the consumer adds partial sums itself.
+        """
+        found = self._find("matmul" if split else "whole", f"{outputs}x{inputs}", rows)
+        return None if found is None else Tile(*found)
+
+    def gated(self, rows: int, outputs: int, inputs: int) -> Tile | None:
+        """Return the tile of the gated product with `outputs` results a row, None for cuBLAS."""
+        found = self._find("gated", f"{outputs}x{inputs}", rows)
+        return None if found is None else Tile(*found)
+
+    def decode(self, rows: int, group: int, head_dim: int, kv_heads: int) -> DecodeTile:
+        """Return the tile of decode attention; the default fits any device."""
+        found = self._find("decode", f"{group}x{head_dim}x{min(kv_heads, 8)}", rows)
+        if found is not None:
+            return DecodeTile(*found)
+        wide = head_dim > 256
+        return DecodeTile(
+            16 if wide else 32, 1 if rows * kv_heads >= 256 else 4, 4 if head_dim > 128 else 2, 3
+        )
