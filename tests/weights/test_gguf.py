@@ -76,6 +76,12 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
         load_file(path)
 
 
+def test_missing_tensors_are_named(tmp_path: Path) -> None:
+    path = write_gguf(tiny(), tmp_path / "lossy.gguf", leave_out="layers.1.mlp")
+    with pytest.raises(UsageError, match=r"lacks 3 tensors: model\.layers\.1\.mlp\.down_proj"):
+        load_file(path)
+
+
 @pytest.mark.parametrize(
     ("architecture", "part"), [("mamba9", "mamba9"), ("qwen3moe", "mixture of experts")]
 )

@@ -19,11 +19,16 @@ TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head
 
 
 def write_gguf(
-    model: PreTrainedModel, path: Path, architecture: str = "llama", rope_freqs: bool = False
+    model: PreTrainedModel,
+    path: Path,
+    architecture: str = "llama",
+    rope_freqs: bool = False,
+    leave_out: str = "none",
 ) -> Path:
     """Write `model` (a tiny Llama without rope scaling) in fp32 with the tests' byte tokenizer.
 
-    `rope_freqs` adds the tensor by which Llama 3.x files scale their rope.
+    `rope_freqs` adds the tensor by which Llama 3.x files scale their rope; tensors with `leave_out`
+    in their name are left out.
     """
     writer = gguf.GGUFWriter(path, architecture)
     _write_config(writer, model)
@@ -31,7 +36,8 @@ def write_gguf(
     if rope_freqs:
         writer.add_tensor("rope_freqs.weight", torch.full((8,), 2.0).numpy())
     for name, tensor in model.named_parameters():
-        writer.add_tensor(gguf_name(name), _laid_out(name, tensor.detach(), model).numpy())
+        if leave_out not in name:
+            writer.add_tensor(gguf_name(name), _laid_out(name, tensor.detach(), model).numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
