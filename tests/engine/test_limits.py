@@ -1,0 +1,98 @@
+"""Requests that cannot be served become errors at their place, and the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from flexinfer.config import EngineConfig
+from flexinfer.engine.engine import Engine
+from flexinfer.errors import EnvironmentUnfit
+from tests.support.engines import assert_greedy, loaded, make_engine, request, tiny
+from tests.support.prompts import prompts_of
+from tests.support.tiny import FAMILIES, tiny_llama
+
+Open = Callable[..., Engine]
+LONGEST = 32
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bad_requests_among_good_ones(family: str, open_engine: Open) -> None:
+    engine = open_engine(family, max_seq_length=LONGEST)
+    good, nearly, full, over = prompts_of(10, LONGEST - 1, LONGEST, LONGEST + 1)
+    prompts = [good, [], nearly, full, [5, 512, 6], over, [4, -1], good[:3]]
+    outputs = engine.generate([request(prompt, max_new_tokens=6) for prompt in prompts])
+    assert [output.index for output in outputs] == list(range(len(prompts)))
+    assert [output.prompt_token_ids for output in outputs] == [tuple(p) for p in prompts]
+    words = {
+        1: "the prompt is empty",
+        3: "the prompt has 32 tokens, which leaves no room for a new one",
+        4: "outside the vocabulary of 512",
+        5: "the prompt has 33 tokens",
+        6: "outside the vocabulary",
+    }
+    for index, output in enumerate(outputs):
+        if index in words:
+            assert words[index] in str(output.error)
+            assert "\n" not in str(output.error)
+            assert output.outputs == ()
+        else:
+            assert output.error is None
+    served = [0, 2, 7]
+    found = [outputs[i].outputs[0] for i in served]
+    assert [len(completion.token_ids) for completion in found] == [6, 1, 6]
+    assert [completion.finish_reason for completion in found] == ["length"] * 3
+    assert_greedy(family, [prompts[i] for i in served], found)
+
+
+def test_errors_name_the_flag(open_engine: Open) -> None:
+    engine = open_engine("qwen3", max_seq_length=LONGEST)
+    (output,) = engine.generate([request(prompts_of(40)[0])])
+    assert f"--max-seq-length {LONGEST}" in str(output.error)
+
+
+def test_refusals_stream_first_and_alone(open_engine: Open) -> None:
+    engine = open_engine("qwen3", max_seq_length=LONGEST)
+    requests = [request(prompts_of(5)[0], max_new_tokens=2), request([])]
+    assert [output.index for output in engine.stream(requests)] == [1, 0]
+    assert [output.error for output in engine.generate(requests[1:])] == ["the prompt is empty"]
+    assert engine.stats.prefill_tokens == 5
+
+
+def test_ids_at_the_edges_of_the_vocabulary(open_engine: Open) -> None:
+    engine = open_engine("qwen3")
+    prompts = [[0, 511], [511], [0]]
+    outputs = engine.generate([request(prompt, max_new_tokens=3) for prompt in prompts])
+    assert_greedy("qwen3", prompts, [output.outputs[0] for output in outputs])
+
+
+def test_the_model_bounds_the_longest_sequence() -> None:
+    model = tiny_llama(max_position_embeddings=40)
+    with make_engine(model, max_seq_length=96) as engine:
+        assert engine.max_seq_length == 40
+        assert any("40 tokens each" in line for line in engine.notices)
+        (output,) = engine.generate([request(prompts_of(30)[0], max_new_tokens=50)])
+        assert len(output.outputs[0].token_ids) == 10
+    with Engine(loaded(tiny("llama"))) as engine:
+        assert engine.max_seq_length == 1024
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"cuda_graphs": True}, "--cuda-graphs"),
+        ({"fa4_prefill": True}, "--fa4-prefill"),
+        ({"batch_invariant": True}, "--batch-invariant"),
+        ({"attention": "triton"}, "--attention triton"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(settings: dict[str, object], word: str) -> None:
+    with pytest.raises(EnvironmentUnfit, match=word):
+        Engine(loaded(tiny("qwen3")), EngineConfig(**settings))
+
+
+def test_flex_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(EnvironmentUnfit, match="C\\+\\+ compiler"):
+        make_engine("qwen3", attention="flex")
