@@ -12,14 +12,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from flexinfer.attention.kernel import RowKernel, TileKernel
-from flexinfer.attention.masks import RowMask, TileMask, row_mask
+from flexinfer.attention.masks import RowMask, TileMask, Tiling, row_mask, tile_mask
 from flexinfer.attention.spec import LayerSpec
 
 
 class DenseKernels:
     """Gather-and-multiply attention over pages of `page` tokens."""
-
-    mask_columns = 0
 
     def __init__(self, page: int) -> None:
         """Remember the page size in tokens."""
@@ -27,7 +25,13 @@ class DenseKernels:
 
     def row_mask(self, rows_BP: Tensor, positions_B: Tensor, window: int | None) -> RowMask:
         """Return page lists cut at both ends."""
-        return row_mask(rows_BP, positions_B, self._page, window, self.mask_columns)
+        return row_mask(rows_BP, positions_B, self._page, window, 0)
+
+    def tile_mask(
+        self, rows_NP: Tensor, positions_NQ: Tensor, logical: Tensor, window: int | None
+    ) -> TileMask:
+        """Return page lists and positions."""
+        return tile_mask(rows_NP, positions_NQ, logical, self._page, window, 0)
 
     def rows(self, spec: LayerSpec) -> RowKernel:
         """Return decode attention; the window is in the mask's first page already."""
@@ -65,9 +69,17 @@ def _rows(page: int, scale: float, q_BHD: Tensor, k: Tensor, v: Tensor, mask: Ro
 
 
 def _tiles(
-    page: int, scale: float, window: int | None, q: Tensor, k: Tensor, v: Tensor, mask: TileMask
+    page: int,
+    scale: float,
+    window: int | None,
+    q_THD: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tiling: Tiling,
+    mask: TileMask,
 ) -> Tensor:
     """Attend tile by tile, each over its own pages only (reads the counts on the host)."""
+    q = tiling.tiled(q_THD)
     out = torch.zeros_like(q)
     for tile, count in enumerate(mask.counts.flatten().tolist()):
         pages = mask.pages[tile, :, 0, :count]
@@ -85,4 +97,4 @@ def _tiles(
             scale=scale,
             enable_gqa=True,
         )[0].transpose(0, 1)
-    return out
+    return tiling.packed(out)

@@ -21,7 +21,7 @@ from torch.nn.attention.flex_attention import (
 from torch.nn.functional import pad
 
 from flexinfer.attention.kernel import RowKernel, TileKernel
-from flexinfer.attention.masks import RowMask, TileMask, row_mask
+from flexinfer.attention.masks import RowMask, TileMask, Tiling, row_mask, tile_mask
 from flexinfer.attention.spec import LayerSpec
 
 DECODE_Q_BLOCK = 128
@@ -55,11 +55,17 @@ class FlexKernels:
         self._page, self._n_pages, self._on_cuda = page, n_pages, on_cuda
         self._options = {"rows": decode_options, "tiles": prefill_options}
         self._compiled: dict[tuple[str, Shape], Any] = {}
-        self.mask_columns = 0 if on_cuda else n_pages
+        self._columns = 0 if on_cuda else n_pages  # the CPU kernel wants page lists that long
 
     def row_mask(self, rows_BP: Tensor, positions_B: Tensor, window: int | None) -> RowMask:
         """Return page lists cut at both ends."""
-        return row_mask(rows_BP, positions_B, self._page, window, self.mask_columns)
+        return row_mask(rows_BP, positions_B, self._page, window, self._columns)
+
+    def tile_mask(
+        self, rows_NP: Tensor, positions_NQ: Tensor, logical: Tensor, window: int | None
+    ) -> TileMask:
+        """Return page lists and positions."""
+        return tile_mask(rows_NP, positions_NQ, logical, self._page, window, self._columns)
 
     def rows(self, spec: LayerSpec) -> RowKernel:
         """Return decode attention for layers like `spec`."""
@@ -175,9 +181,10 @@ def _build_tiles(shape: Shape, options: dict[str, Any]) -> TileKernel:
     """Compile prefill attention, for any number of tiles at once."""
     attend = torch.compile(partial(_tile_attention, shape, options), fullgraph=True, dynamic=False)
 
-    def tiles(q_NQHD: Tensor, k: Tensor, v: Tensor, mask: TileMask) -> Tensor:
-        q, mask = _any_batch(q_NQHD.transpose(1, 2).contiguous(), mask, TileMask)
-        return attend(q, k, v, mask)[: q_NQHD.shape[0]].transpose(1, 2)
+    def tiles(q_THD: Tensor, k: Tensor, v: Tensor, tiling: Tiling, mask: TileMask) -> Tensor:
+        tiled = tiling.tiled(q_THD)
+        q, mask = _any_batch(tiled.transpose(1, 2).contiguous(), mask, TileMask)
+        return tiling.packed(attend(q, k, v, mask)[: tiled.shape[0]].transpose(1, 2))
 
     return tiles
 

@@ -42,6 +42,25 @@ class TileMask(NamedTuple):
     logical: Tensor
 
 
+class Tiling(NamedTuple):
+    """How packed tokens are cut into tiles of one sequence each.
+
+    `source` int64 [N, Q]: the packed token of each query (any token where padded); `place` int64
+    [T]: where in the flattened tiles a token's query lies.
+    """
+
+    source: Tensor
+    place: Tensor
+
+    def tiled(self, q_THD: Tensor) -> Tensor:
+        """Return packed queries as tiles [N, Q, H, D]."""
+        return q_THD[self.source]
+
+    def packed(self, out_NQHD: Tensor) -> Tensor:
+        """Return tiles as packed tokens [T, H, D]."""
+        return out_NQHD.flatten(0, 1)[self.place]
+
+
 def window_columns(columns: int, page: int, window: int | None) -> int:
     """Return how many page columns a row of `columns` needs to cover `window` positions."""
     return columns if window is None else min(columns, (window - 1) // page + 2)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flexinfer.attention.cache import PagedKVCache
 from flexinfer.attention.kernel import AttentionKernels, RowKernel, TileKernel
-from flexinfer.attention.masks import TileMask, tile_mask
+from flexinfer.attention.masks import Tiling
 from flexinfer.attention.spec import Attend, LayerAttend, LayerSpec
 
 
@@ -62,17 +62,6 @@ class RowLayer(Pages):
         return self.kernel(q_BHD, self.k, self.v, self.mask)
 
 
-class Tiling(NamedTuple):
-    """How packed tokens are cut into tiles of one sequence each.
-
-    `source` int64 [N, Q]: the packed token of each query (any token where padded); `place` int64
-    [T]: where in the flattened tiles a token's output lies.
-    """
-
-    source: Tensor
-    place: Tensor
-
-
 class TileLayer(Pages):
     """Prefill attention of one layer."""
 
@@ -82,7 +71,7 @@ class TileLayer(Pages):
         address_T: Tensor,
         tiling: Tiling,
         kernel: TileKernel,
-        mask: TileMask,
+        mask: Any,
     ) -> None:
         """Hold the layer's pools, the step's addresses and tiling, and the window's mask."""
         super().__init__(pools, address_T)
@@ -90,8 +79,7 @@ class TileLayer(Pages):
 
     def __call__(self, q_THD: Tensor) -> Tensor:
         """Attend: [T, H, D]."""
-        out_NQHD = self.kernel(q_THD[self.tiling.source], self.k, self.v, self.mask)
-        return out_NQHD.flatten(0, 1)[self.tiling.place]
+        return self.kernel(q_THD, self.k, self.v, self.tiling, self.mask)
 
 
 class RowInputs(NamedTuple):
@@ -148,7 +136,7 @@ class TileStep:
         kernels: AttentionKernels,
         address_T: Tensor,
         tiling: Tiling,
-        masks: dict[int | None, TileMask],
+        masks: dict[int | None, Any],
         kept: Attend,
     ) -> None:
         """Take what `prefill_masks` and the batch builder made for this step."""
@@ -169,9 +157,8 @@ def prefill_masks(
     rows_NP: Tensor,
     positions_NQ: Tensor,
     logical: Tensor,
-    page: int,
     windows: tuple[int | None, ...],
-    columns: int,
-) -> dict[int | None, TileMask]:
+    kernels: AttentionKernels,
+) -> dict[int | None, Any]:
     """Build one tile mask per distinct window."""
-    return {w: tile_mask(rows_NP, positions_NQ, logical, page, w, columns) for w in windows}
+    return {w: kernels.tile_mask(rows_NP, positions_NQ, logical, w) for w in windows}

@@ -1,4 +1,4 @@
-"""The fast back end: an own Triton kernel for decode, compiled flex_attention for prefill tiles."""
+"""The fast back end: own Triton kernels, for decode rows and for prefill tiles."""
 
 from __future__ import annotations
 
@@ -6,47 +6,65 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from flexinfer.attention.flex import FlexKernels
 from flexinfer.attention.kernel import RowKernel, TileKernel
+from flexinfer.attention.masks import Tiling
 from flexinfer.attention.spec import LayerSpec
 from flexinfer.kernels.fast.attention import paged_decode
+from flexinfer.kernels.fast.prefill import paged_prefill
 from flexinfer.kernels.fast.table import TileTable
 
 
-class RowTable(NamedTuple):
-    """Page-table rows int32 [B, P] and int64 [B] positions: the kernel cuts windows itself."""
+class PageRows(NamedTuple):
+    """Page-table rows int32 [B, P] and int64 positions; the kernels cut windows themselves.
+
+    Positions are [B] for rows, and [N, Q] with -1 for padding for tiles.
+    """
 
     pages_BP: Tensor
-    positions_B: Tensor
+    positions: Tensor
 
 
 class TritonKernels:
-    """Decode by kernels.fast.attention; prefill by `tiles`."""
+    """Attention by kernels.fast; pages are given in tokens."""
 
-    mask_columns = 0
+    def __init__(self, page: int, table: TileTable) -> None:
+        """Take the page size and the device's tuned tiles."""
+        self._page, self._table = page, table
 
-    def __init__(self, page: int, table: TileTable, tiles: FlexKernels) -> None:
-        """Take the page size in tokens, the device's tuned tiles and a back end for prefill."""
-        self._page, self._table, self._tiles = page, table, tiles
-
-    def row_mask(self, rows_BP: Tensor, positions_B: Tensor, window: int | None) -> RowTable:
+    def row_mask(self, rows_BP: Tensor, positions_B: Tensor, window: int | None) -> PageRows:
         """Return what the decode kernel reads; the same for every window."""
-        return RowTable(rows_BP, positions_B)
+        return PageRows(rows_BP, positions_B)
+
+    def tile_mask(
+        self, rows_NP: Tensor, positions_NQ: Tensor, logical: Tensor, window: int | None
+    ) -> PageRows:
+        """Return what the prefill kernel reads; the same for every window."""
+        return PageRows(rows_NP, positions_NQ)
 
     def rows(self, spec: LayerSpec) -> RowKernel:
         """Return decode attention for layers like `spec`."""
         page, table = self._page, self._table
+        group = spec.heads // spec.kv_heads
 
-        def attend(q_BHD: Tensor, k: Tensor, v: Tensor, mask: RowTable) -> Tensor:
-            group, kv_heads = spec.heads // spec.kv_heads, spec.kv_heads
-            tile = table.decode(q_BHD.shape[0], group, spec.head_dim, kv_heads)
+        def attend(q_BHD: Tensor, k: Tensor, v: Tensor, mask: PageRows) -> Tensor:
+            tile = table.decode(q_BHD.shape[0], group, spec.head_dim, spec.kv_heads)
             tile = tile._replace(BN=min(tile.BN, page))
             return paged_decode(
-                q_BHD, (k, v), mask.pages_BP, mask.positions_B, page, spec.window, spec.scale, tile
+                q_BHD, (k, v), mask.pages_BP, mask.positions, page, spec.window, spec.scale, tile
             )
 
         return attend
 
     def tiles(self, spec: LayerSpec) -> TileKernel:
         """Return prefill attention for layers like `spec`."""
-        return self._tiles.tiles(spec)
+        page = self._page
+        tile = self._table.prefill(spec.head_dim)
+        tile = tile._replace(BN=max(tile.BN, page))
+
+        def attend(q_THD: Tensor, k: Tensor, v: Tensor, tiling: Tiling, mask: PageRows) -> Tensor:
+            return paged_prefill(
+                q_THD, (k, v), tiling.source, mask.positions, mask.pages_BP, page, spec.window,
+                spec.scale, tile,
+            )  # fmt: skip
+
+        return attend

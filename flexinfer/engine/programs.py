@@ -16,11 +16,11 @@ from torch import Tensor
 
 from flexinfer.attention.cache import PagedKVCache
 from flexinfer.attention.kernel import AttentionKernels
+from flexinfer.attention.masks import Tiling
 from flexinfer.attention.paged import (
     RowInputs,
     RowStep,
     TileStep,
-    Tiling,
     addresses,
     prefill_masks,
     row_inputs,
@@ -133,10 +133,10 @@ class Programs:
 
     def _prefill_attend(self, batch: PrefillBatch) -> TileStep:
         """Fill the hole of a prefill step."""
-        table, page, columns = self.tables.table, self.cache.page_size, self.kernels.mask_columns
+        table, page = self.tables.table, self.cache.page_size
         masks = prefill_masks(
-            table[batch.tile_slots], batch.tile_positions, self.tables.logical, page,
-            self.windows, columns,
+            table[batch.tile_slots], batch.tile_positions, self.tables.logical, self.windows,
+            self.kernels,
         )  # fmt: skip
         kept_positions = batch.positions[batch.keep]
         kept = row_inputs(table[batch.keep_slots], kept_positions, page, self.windows, self.kernels)

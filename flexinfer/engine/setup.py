@@ -30,7 +30,7 @@ from flexinfer.core.scheduler import Scheduler
 from flexinfer.engine.memory import PagePlan, available_memory, human, plan_pages
 from flexinfer.engine.programs import Feed, Programs
 from flexinfer.engine.state import SlotState
-from flexinfer.errors import EnvironmentUnfit
+from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.kernels.ops import Ops
 from flexinfer.models.catalog import build_decoder
 from flexinfer.models.decoder import Decoder
@@ -60,7 +60,7 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     device, on_cuda = weight.device, weight.device.type == "cuda"
     graphs = _graphs(config.cuda_graphs, on_cuda)
     decoder = build_decoder(loaded.module)
-    choice = _choice(config.attention, decoder, weight)
+    choice = _choice(config, decoder, weight)
     forms = _forms(choice, device)
     decoder = decoder if forms.ops is None else decoder.with_ops(forms.ops)
     page = config.page_size or PAGE_SIZE[device.type]
@@ -124,9 +124,17 @@ def _plan(
     )
 
 
-def _choice(wanted: str, decoder: Decoder, weight: Tensor) -> Choice:
-    """Choose the back end for a model on the device of its weights."""
-    device = weight.device
+def _choice(config: EngineConfig, decoder: Decoder, weight: Tensor) -> Choice:
+    """Choose the back end for a model on the device of its weights; kernel options ask for flex."""
+    device, wanted = weight.device, config.attention
+    tuned = bool(config.decode_kernel_options or config.prefill_kernel_options)
+    if tuned and wanted not in ("auto", "flex"):
+        raise UsageError(
+            f"kernel options are flex_attention's and do not go with --attention {wanted}",
+            hint="use --attention flex",
+        )
+    if tuned:
+        wanted = "flex"
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
     dims = sorted({spec.head_dim for spec in decoder.specs})
     installed = find_spec("triton") is not None
@@ -164,18 +172,17 @@ def _kernels(
     """Build the chosen back end."""
     if choice.name == "dense":
         return DenseKernels(page)
-    flex = FlexKernels(
+    if choice.name == "triton":
+        from flexinfer.attention.paged_triton import TritonKernels
+
+        return TritonKernels(page, forms.tiles)
+    return FlexKernels(
         page,
         n_pages,
         on_cuda,
         _options(decode_options, page, on_cuda, config.decode_kernel_options),
         _options(prefill_options, page, on_cuda, config.prefill_kernel_options),
     )
-    if choice.name == "flex":
-        return flex
-    from flexinfer.attention.paged_triton import TritonKernels
-
-    return TritonKernels(page, forms.tiles, flex)
 
 
 def _options(

@@ -11,7 +11,7 @@ from torch import Tensor
 from flexinfer.attention.dense import DenseKernels
 from flexinfer.attention.flex import FlexKernels, Shape, _block_mask
 from flexinfer.attention.kernel import AttentionKernels
-from flexinfer.attention.masks import row_mask, tile_mask
+from flexinfer.attention.masks import Tiling, row_mask
 from flexinfer.attention.spec import LayerSpec
 from flexinfer.models.catalog import build_decoder
 from tests.support.brute import attend
@@ -102,9 +102,12 @@ def test_tiles(spec: LayerSpec, starts: tuple[int, ...], backend: str) -> None:
     positions = torch.tensor(starts)[:, None] + torch.arange(TILE)
     positions[-1, 20:] = -1
     rows = held.table[: len(starts)]
-    mask = tile_mask(rows, positions, held.logical, PAGE, spec.window, kernel.mask_columns)
+    mask = kernel.tile_mask(rows, positions, held.logical, spec.window)
     q = queries(spec, len(starts), TILE)
-    found = kernel.tiles(spec)(q, held.k, held.v, mask)
+    order = torch.arange(q.shape[0] * TILE)
+    tiling = Tiling(order.view(-1, TILE), order)
+    packed = kernel.tiles(spec)(q.flatten(0, 1), held.k, held.v, tiling, mask)
+    found = packed.view(q.shape)
     assert found.isfinite().all()
     for tile, at in enumerate(positions.tolist()):
         for query, position in enumerate(at):

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from flexinfer.attention.cache import PagedKVCache
 from flexinfer.attention.dense import DenseKernels
+from flexinfer.attention.masks import Tiling
 from flexinfer.attention.paged import (
     RowStep,
     TileStep,
-    Tiling,
     addresses,
     prefill_masks,
     row_inputs,
@@ -56,7 +56,7 @@ def prefill(cache: PagedKVCache, lengths: tuple[int, int], tile: int = 8) -> Til
             source.append(filled + [filled[-1]] * (tile - len(inside)))
             at.append([*inside] + [-1] * (tile - len(inside)))
             slots.append(row)
-    masks = prefill_masks(TABLE[slots], torch.tensor(at), LOGICAL, PAGE, WINDOWS, 0)
+    masks = prefill_masks(TABLE[slots], torch.tensor(at), LOGICAL, WINDOWS, DenseKernels(PAGE))
     address = addresses(TABLE[owner], positions, PAGE)
     last = torch.tensor([n - 1 for n in lengths])
     kernels = DenseKernels(PAGE)

@@ -14,6 +14,7 @@ from typing import Any
 
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.prefill import PrefillTile
 
 
 class TileTable:
@@ -52,6 +53,15 @@ class TileTable:
         """Return the tile of the gated product with `outputs` results a row, None for cuBLAS."""
         found = self._find("gated", f"{outputs}x{inputs}", rows)
         return None if found is None else Tile(*found)
+
+    def prefill(self, head_dim: int) -> PrefillTile:
+        """Return the tile of prefill attention; the default fits sm_80 up to head_dim 256."""
+        found = self._entries.get("prefill", {}).get(str(head_dim))
+        if found is not None:
+            return PrefillTile(*found["0"])
+        if head_dim <= 128:
+            return PrefillTile(128, 64, 8, 3)
+        return PrefillTile(64, 32, 4, 2 if head_dim <= 256 else 1)
 
     def decode(self, rows: int, group: int, head_dim: int, kv_heads: int) -> DecodeTile:
         """Return the tile of decode attention; the default fits any device."""
