@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
 from flexinfer.errors import UsageError
 from tests.support.engines import (
@@ -16,9 +17,11 @@ from tests.support.engines import (
     complete,
     few_pages,
     ids_of,
+    loaded,
     machinery,
     make_engine,
     request,
+    tiny,
 )
 from tests.support.prompts import prompts_of
 
@@ -171,9 +174,6 @@ def test_statistics_add_up_over_calls(open_engine: Open) -> None:
 
 
 def test_progress_reaches_its_total() -> None:
-    from flexinfer.config import EngineConfig
-    from tests.support.engines import loaded, tiny
-
     lines: list[tuple[str, int, int]] = []
     config = EngineConfig(max_batch_size=3, max_seq_length=96, attention="dense")
     with Engine(loaded(tiny("qwen3")), config, lambda *line: lines.append(line)) as engine:

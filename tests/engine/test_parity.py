@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from flexinfer.engine.engine import Engine
-from tests.support.engines import assert_greedy, complete, ids_of, tiny
+from tests.support.engines import assert_greedy, complete, ids_of, request, tiny
 from tests.support.oracle import hf_greedy
 from tests.support.prompts import TOLERANCE, prompts_of
 from tests.support.tiny import FAMILIES
@@ -95,8 +95,6 @@ def test_prefill_in_chunks_is_prefill_at_once(
 def test_requests_that_end_at_different_times(
     family: str, attention: str, open_engine: Open
 ) -> None:
-    from tests.support.engines import request
-
     engine = open_engine(family, attention=attention)
     lengths = (2, 18, 3, 18)
     prompts = [PROMPTS[i] for i in (9, 3, 7, 0)]
