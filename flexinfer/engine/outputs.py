@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, overload
 
 from flexinfer.config import SamplingParams
+
+
+class Text:
+    """A field that takes a text, or what makes it, and is always read as a text.
+
+    Detokenising a round of rollouts costs as much as dozens of decode steps, and trainers read token
+    ids: so it waits until somebody reads the text, and then happens once.
+    """
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Text: ...
+    @overload
+    def __get__(self, owner: object, kind: type) -> str: ...
+    def __get__(self, owner: object | None, kind: type) -> Text | str:
+        """Return the text of `owner`, made at the first reading."""
+        if owner is None:
+            raise AttributeError("text")  # so dataclasses see a field without a default
+        held: str | Callable[[], str] = vars(owner)["text"]
+        if not isinstance(held, str):
+            held = vars(owner)["text"] = held()
+        return held
+
+    def __set__(self, owner: object, value: str | Callable[[], str]) -> None:
+        """Take the text, or what makes it."""
+        vars(owner)["text"] = value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +51,19 @@ class Completion:
     truncation), `policy_logprobs` of the temperature-scaled full vocabulary; natural logarithm, one
     per token. At temperature 0 both are of the unscaled distribution.
     `finish_reason` is "stop" or "length"; `stop` is the stop string or EOS id that ended it.
+    `text` is decoded when it is first read, compared or pickled.
     """
 
-    text: str
+    text: Text = Text()
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     policy_logprobs: tuple[float, ...]
     finish_reason: str
     stop: str | int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields for copies and pickles, the text among them as a text."""
+        return vars(self) | {"text": self.text}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,20 @@ class RowFacts(NamedTuple):
     inputs: RowInputs
 
 
+Lookup = Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor, Tensor]]
+"""lookup(table, slot tokens, slot positions, slots [B], page): see look_up."""
+
+
+def look_up(
+    table: Tensor, slot_tokens: Tensor, slot_positions: Tensor, slots_B: Tensor, page: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return tokens, positions, KV addresses (int64 [B]) and page-table rows of the slots."""
+    positions, rows = slot_positions[slots_B], table[slots_B]
+    return slot_tokens[slots_B], positions, addresses(rows, positions, page), rows
+
+
 def gather_rows(
+    lookup: Lookup,
     table: Tensor,
     state: SlotTensors,
     slots_B: Tensor,
@@ -48,10 +61,10 @@ def gather_rows(
     windows: tuple[int | None, ...],
     kernels: AttentionKernels,
 ) -> RowFacts:
-    """Look up what the slots hold."""
-    positions = state.positions[slots_B]
-    inputs = row_inputs(table[slots_B], positions, page, windows, kernels)
-    return RowFacts(state.tokens[slots_B], positions, inputs)
+    """Look up what the slots hold, and build the masks of their windows."""
+    tokens, positions, address, rows = lookup(table, state.tokens, state.positions, slots_B, page)
+    masks = tuple(kernels.row_mask(rows, positions, window) for window in windows)
+    return RowFacts(tokens, positions, RowInputs(address, masks))
 
 
 def sample_rows(
@@ -86,7 +99,8 @@ class Programs:
     """Both programs over one decoder, cache and set of slots; `tile` is the queries of a tile.
 
     `transform` compiles the small pure pieces around the decoder of the decode program (it is the
-    identity where nothing is compiled); `feed` is a fast form of `sample_rows`, if there is one.
+    identity where nothing is compiled). `feed` is a fast form of `sample_rows`, if there is one;
+    `lookup` is a form of `look_up`.
     """
 
     prefill_decoder: Decoder
@@ -98,6 +112,7 @@ class Programs:
     tile: int
     transform: Transform
     feed: Feed | None = None
+    lookup: Lookup = look_up
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -108,7 +123,7 @@ class Programs:
         """Advance slots (int64 [B]) by one token; only the first `columns` pages may be in use."""
         tables, state = self.tables, self.state
         facts = self.transform(gather_rows)(
-            tables.table[:, :columns], state.tensors, slots_B, self.cache.page_size,
+            self.lookup, tables.table[:, :columns], state.tensors, slots_B, self.cache.page_size,
             self.windows, self.kernels,
         )  # fmt: skip
         attend = RowStep(self.cache, self.kernels, facts.inputs, self.windows)

@@ -5,8 +5,9 @@ The device runs ahead of the host, so an end is seen late: what was sampled afte
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
@@ -73,7 +74,7 @@ class Results:
         assert sample.finish_reason is not None, "a sample is completed before it ended"
         done = self._done[sample.request]
         done[sample.number] = Completion(
-            text=self._text(sample),
+            text=partial(_text, self._tokenizer, tuple(sample.token_ids), sample.stop),
             token_ids=tuple(sample.token_ids),
             logprobs=tuple(sample.logprobs),
             policy_logprobs=tuple(sample.policy_logprobs),
@@ -88,28 +89,32 @@ class Results:
             index=sample.request, prompt_token_ids=request.prompt_token_ids, outputs=outputs
         )
 
-    def _decode(self, token_ids: list[int]) -> str:
-        """Return the text of token ids without special tokens."""
-        text = self._tokenizer.decode(token_ids, skip_special_tokens=True)
-        assert isinstance(text, str)
-        return text
-
     def _stop_string(self, sample: Sample) -> str | None:
         """Return the stop string that begins first in the text's end, if any is there."""
         stops = sample.params.stop
         if not stops:
             return None
         reach = TOKENS_PER_CHARACTER * (max(map(len, stops)) + 1)
-        tail = self._decode(sample.visible[-reach:])
+        tail = _decode(self._tokenizer, sample.visible[-reach:])
         if not any(stop in tail for stop in stops):
             return None
-        text = self._decode(sample.visible)
+        text = _decode(self._tokenizer, sample.visible)
         found = [(text.find(stop), stop) for stop in stops if stop in text]
         return min(found)[1] if found else None
 
-    def _text(self, sample: Sample) -> str:
-        """Return the text without EOS and without the stop string."""
-        if isinstance(sample.stop, int):
-            return self._decode(sample.token_ids[:-1])
-        text = self._decode(sample.token_ids)
-        return text if sample.stop is None else text[: text.index(sample.stop)]
+
+def _decode(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
+    """Return the text of token ids without special tokens."""
+    text = tokenizer.decode(list(token_ids), skip_special_tokens=True)
+    assert isinstance(text, str)
+    return text
+
+
+def _text(
+    tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], stop: str | int | None
+) -> str:
+    """Return the text without EOS and without the stop string."""
+    if isinstance(stop, int):
+        return _decode(tokenizer, token_ids[:-1])
+    text = _decode(tokenizer, token_ids)
+    return text if stop is None else text[: text.index(stop)]

@@ -28,7 +28,7 @@ from flexinfer.config import EngineConfig
 from flexinfer.core.pages import PagePool
 from flexinfer.core.scheduler import Scheduler
 from flexinfer.engine.memory import PagePlan, available_memory, human, plan_pages
-from flexinfer.engine.programs import Feed, Programs
+from flexinfer.engine.programs import Feed, Lookup, Programs, look_up
 from flexinfer.engine.state import SlotState
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.kernels.ops import Ops
@@ -78,6 +78,7 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
         tile=TILE[device.type],
         transform=_compiler(choice, on_cuda),
         feed=forms.feed,
+        lookup=forms.lookup,
     )
     notices = _notices(choice, graphs, plan, page, longest, config) + forms.notices
     return Setup(scheduler, programs, longest, graphs, notices)
@@ -149,6 +150,7 @@ class Forms:
     ops: Ops | None = None
     tiles: Any = None
     feed: Feed | None = None
+    lookup: Lookup = look_up
     notices: tuple[str, ...] = ()
 
 
@@ -156,6 +158,7 @@ def _forms(choice: Choice, device: torch.device) -> Forms:
     """Import and build the Triton forms where they were chosen (no other choice needs Triton)."""
     if choice.name != "triton":
         return Forms()
+    from flexinfer.kernels.fast.gather import gather_rows
     from flexinfer.kernels.fast.ops import TritonOps
     from flexinfer.kernels.fast.sampler import sample_and_feed
     from flexinfer.kernels.fast.table import TileTable
@@ -163,7 +166,8 @@ def _forms(choice: Choice, device: torch.device) -> Forms:
     name = torch.cuda.get_device_name(device)
     tiles = TileTable.of_device(name)
     said = f"for {name}" if tiles.known else f"none for {name}: products go to cuBLAS"
-    return Forms(TritonOps(tiles), tiles, sample_and_feed, (f"tuned tiles: {said}",))
+    notices = (f"tuned tiles: {said}",)
+    return Forms(TritonOps(tiles), tiles, sample_and_feed, gather_rows, notices)
 
 
 def _kernels(

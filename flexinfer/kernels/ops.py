@@ -13,11 +13,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from flexinfer.kernels.embed import embed, layer_inputs
 from flexinfer.kernels.heads import HeadNorms, KVStore, heads
 from flexinfer.kernels.linear import Group, Leaf
 from flexinfer.kernels.mlp import activate, gated
 from flexinfer.kernels.norms import add_norm, rms_norm_fp32
-from flexinfer.kernels.rope import Rope
+from flexinfer.kernels.rope import Rope, rope_tables
 
 Projected = Any
 """A projection's result, readable by operations of the form that made it."""
@@ -25,6 +26,29 @@ Projected = Any
 
 class Ops(Protocol):
     """One form of all operations."""
+
+    def embed(
+        self, tokens: Tensor, table: Tensor, scale: float, weight: Tensor, eps: float, late: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return h = table[tokens] scale, and norm(h) weight; see kernels.embed."""
+        ...
+
+    def rope(self, positions: Tensor, inv_freq: Tensor, factor: float, dtype: torch.dtype) -> Rope:
+        """Return the step's tables of one rope kind; see kernels.rope."""
+        ...
+
+    def layer_inputs(
+        self,
+        tokens: Tensor,
+        table: Tensor,
+        context: Tensor,
+        weight: Tensor,
+        table_scale: float,
+        context_scale: float,
+        eps: float,
+    ) -> Tensor:
+        """Return Gemma's per-layer inputs of all layers; see kernels.embed."""
+        ...
 
     def project(self, x: Tensor, leaf: Leaf) -> Projected:
         """Multiply [T, in] by a linear map, for `add_norm` or `post_norm`."""
@@ -76,6 +100,29 @@ class Ops(Protocol):
 
 class PlainOps:
     """Plain PyTorch: the oracle and, compiled, the portable path."""
+
+    def embed(
+        self, tokens: Tensor, table: Tensor, scale: float, weight: Tensor, eps: float, late: bool
+    ) -> tuple[Tensor, Tensor]:
+        """See Ops."""
+        return embed(tokens, table, scale, weight, eps, late)
+
+    def rope(self, positions: Tensor, inv_freq: Tensor, factor: float, dtype: torch.dtype) -> Rope:
+        """See Ops."""
+        return rope_tables(positions, inv_freq, factor, dtype)
+
+    def layer_inputs(
+        self,
+        tokens: Tensor,
+        table: Tensor,
+        context: Tensor,
+        weight: Tensor,
+        table_scale: float,
+        context_scale: float,
+        eps: float,
+    ) -> Tensor:
+        """See Ops."""
+        return layer_inputs(tokens, table, context, weight, table_scale, context_scale, eps)
 
     def project(self, x: Tensor, leaf: Leaf) -> Projected:
         """See Ops."""

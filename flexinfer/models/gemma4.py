@@ -6,19 +6,16 @@ D head dim (which may differ between sliding and full layers).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from flexinfer.attention.spec import LayerAttend
 from flexinfer.kernels.heads import HeadNorms
 from flexinfer.kernels.linear import Group, Leaf
-from flexinfer.kernels.norms import rms_norm_fp32
 from flexinfer.kernels.ops import Ops
-from flexinfer.kernels.rope import Rope, rope_tables
+from flexinfer.kernels.rope import Rope
 from flexinfer.models.decoder import Stream
 
 
@@ -93,26 +90,21 @@ def embed(
     ops: Ops, ends: Gemma4Ends, shape: Gemma4EndsShape, tokens_T: Tensor, positions_T: Tensor
 ) -> Stream:
     """Look the tokens up, scaled; prepare the first norm, both ropes and all per-layer inputs."""
-    hidden = F.embedding(tokens_T, ends.embedding) * shape.embed_scale
+    hidden, normed = ops.embed(
+        tokens_T, ends.embedding, shape.embed_scale, ends.first_norm, shape.eps, True
+    )
     ropes = tuple(
-        rope_tables(positions_T, inv_freq, factor, hidden.dtype)
+        ops.rope(positions_T, inv_freq, factor, hidden.dtype)
         for inv_freq, factor in zip(ends.inv_freqs, shape.rope_factors, strict=True)
     )
-    normed = rms_norm_fp32(hidden, ends.first_norm, shape.eps)
     if ends.per_layer is None:
         return Stream(hidden, normed, ropes)
-    return Stream(hidden, normed, ropes, _per_layer(ends.per_layer, shape, tokens_T, hidden))
-
-
-def _per_layer(
-    ends: PerLayerEnds, shape: Gemma4EndsShape, tokens_T: Tensor, hidden_TE: Tensor
-) -> Tensor:
-    """Return the inputs [T, L, P]: the token's table row and the projected embedding, averaged."""
-    split = (tokens_T.shape[0], -1, ends.norm.shape[0])
-    token = (F.embedding(tokens_T, ends.table) * shape.table_scale).view(split)
-    context = (ends.projection(hidden_TE) * shape.projection_scale).view(split)
-    total = rms_norm_fp32(context, ends.norm, shape.eps) + token
-    return total * math.sqrt(0.5)
+    context = ops.linear(hidden, ends.per_layer.projection)
+    per_layer = ops.layer_inputs(
+        tokens_T, ends.per_layer.table, context, ends.per_layer.norm, shape.table_scale,
+        shape.projection_scale, shape.eps,
+    )  # fmt: skip
+    return Stream(hidden, normed, ropes, per_layer)
 
 
 def block(

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from flexinfer.attention.spec import LayerAttend, LayerSpec
 from flexinfer.kernels.heads import HeadNorms
 from flexinfer.kernels.linear import Group, Leaf
-from flexinfer.kernels.norms import rms_norm
 from flexinfer.kernels.ops import Ops
-from flexinfer.kernels.rope import Rope, rope_tables
+from flexinfer.kernels.rope import Rope
 from flexinfer.models.decoder import Layer, Pieces, Stream, Walker
 from flexinfer.models.facts import activation_of, frequencies_of, head_of, layer_types_of, window_of
 from flexinfer.models.layers import group
@@ -67,9 +65,9 @@ def embed(
     ops: Ops, ends: LlamaEnds, shape: LlamaEndsShape, tokens_T: Tensor, positions_T: Tensor
 ) -> Stream:
     """Look the tokens up and prepare the first norm and the rope tables."""
-    hidden = F.embedding(tokens_T, ends.embedding)
-    rope = rope_tables(positions_T, ends.inv_freq, shape.rope_factor, hidden.dtype)
-    return Stream(hidden, rms_norm(hidden, ends.first_norm, shape.eps), (rope,))
+    hidden, normed = ops.embed(tokens_T, ends.embedding, 1.0, ends.first_norm, shape.eps, False)
+    rope = ops.rope(positions_T, ends.inv_freq, shape.rope_factor, hidden.dtype)
+    return Stream(hidden, normed, (rope,))
 
 
 def block(

@@ -19,6 +19,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flexinfer.kernels.fast.act import gelu_tanh, silu
+from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 
 
 class Tile(NamedTuple):
@@ -52,16 +53,19 @@ def _load(source, row, col, rows, K, R: tl.constexpr, C: tl.constexpr, TMA: tl.c
 def matmul_kernel(
     x, w, out, M, N, K, per,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr, STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """out[s, m, n] = sum over inputs [s * per, (s + 1) * per); grid (N / BN, K / per, M / BM)."""
     n0 = tl.program_id(0) * BN
     part = tl.program_id(1)
     m0 = tl.program_id(2) * BM
     acc = tl.zeros([BM, BN], dtype=tl.float32)
+    await_inputs(PDL)
     for k in tl.range(0, per, BK, num_stages=STAGES):
         weights = _load(w, n0, part * per + k, N, K, BN, BK, TMA)
         rows = _load(x, m0, part * per + k, M, K, BM, BK, TMA)
         acc = tl.dot(rows, weights.T, acc, input_precision="ieee")
+    release_next(PDL)
     m = m0 + tl.arange(0, BM)
     n = n0 + tl.arange(0, BN)
     at = out + (part * M + m[:, None]).to(tl.int64) * N + n[None, :]
@@ -72,17 +76,19 @@ def matmul_kernel(
 def gated_kernel(
     x, w, out, M, N, K,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GELU: tl.constexpr,
-    TMA: tl.constexpr, STAGES: tl.constexpr,
+    TMA: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[m, n] = act(x w[n]) * (x w[N + n]), gate and up rounded first; grid (N / BN, M / BM)."""
     n0 = tl.program_id(0) * BN
     m0 = tl.program_id(1) * BM
     gate = tl.zeros([BM, BN], dtype=tl.float32)
     up = tl.zeros([BM, BN], dtype=tl.float32)
+    await_inputs(PDL)
     for k in tl.range(0, K, BK, num_stages=STAGES):
         rows = _load(x, m0, k, M, K, BM, BK, TMA)
         gate = tl.dot(rows, _load(w, n0, k, 2 * N, K, BN, BK, TMA).T, gate, input_precision="ieee")
         up = tl.dot(rows, _load(w, N + n0, k, 2 * N, K, BN, BK, TMA).T, up, input_precision="ieee")
+    release_next(PDL)
     dtype: tl.constexpr = out.dtype.element_ty
     gate = gate.to(dtype).to(tl.float32)
     act = gelu_tanh(gate) if GELU else silu(gate)
@@ -107,10 +113,11 @@ def matmul(x_MK: Tensor, w_NK: Tensor, tile: Tile) -> Tensor:
         out = x_MK.new_empty(M, N)
     else:
         out = x_MK.new_empty(tile.split, M, N, dtype=torch.float32)
+    pdl = dependent(x_MK)
     grid = (triton.cdiv(N, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     matmul_kernel[grid](
         *_operands(x_MK, w_NK, tile), out, M, N, K, K // tile.split, tile.BM, tile.BN, tile.BK,
-        tile.tma, tile.stages, num_warps=tile.warps,
+        tile.tma, tile.stages, pdl, num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 
@@ -126,10 +133,11 @@ def gated_matmul(x_MK: Tensor, w_2NK: Tensor, activation: str, tile: Tile) -> Te
     assert N % tile.BN == 0, (N, tile)
     assert x_MK.is_contiguous(), "rows must be contiguous"
     assert w_2NK.stride() == (K, 1), "weights must be row-major"
-    out = x_MK.new_empty(M, N)
+    out, pdl = x_MK.new_empty(M, N), dependent(x_MK)
     gated_kernel[(N // tile.BN, triton.cdiv(M, tile.BM))](
         *_operands(x_MK, w_2NK, tile), out, M, N, K, tile.BM, tile.BN, tile.BK,
-        activation == "gelu_pytorch_tanh", tile.tma, tile.stages, num_warps=tile.warps,
+        activation == "gelu_pytorch_tanh", tile.tma, tile.stages, pdl,
+        num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 

@@ -10,19 +10,31 @@ import triton.language as tl
 from torch import Tensor
 
 from flexinfer.kernels.fast.act import gelu_tanh, silu
+from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 
 BLOCK = 1024
 
 
 @triton.jit(do_not_specialize=["T"])
 def act_mul_kernel(
-    gate, up, out, T, N, gate_stride, up_stride, BLOCK: tl.constexpr, GELU: tl.constexpr
+    gate,
+    up,
+    out,
+    T,
+    N,
+    gate_stride,
+    up_stride,
+    BLOCK: tl.constexpr,
+    GELU: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """out[t, n] = act(gate[t, n]) * up[t, n], act rounded first; grid (T, N / BLOCK)."""
     t = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = n < N
     dtype: tl.constexpr = out.dtype.element_ty
+    await_inputs(PDL)
+    release_next(PDL)
     x = tl.load(gate + t * gate_stride + n, mask=mask, other=0.0).to(tl.float32)
     act = (gelu_tanh(x) if GELU else silu(x)).to(dtype).to(tl.float32)
     value = act * tl.load(up + t * up_stride + n, mask=mask, other=0.0).to(tl.float32)
@@ -34,20 +46,22 @@ def act_mul(gate: Tensor, activation: str, up_TN: Tensor | None = None) -> Tenso
     T = gate.shape[0]
     N = gate.shape[1] // 2 if up_TN is None else gate.shape[1]
     up = gate[:, N:] if up_TN is None else up_TN
-    out = gate.new_empty(T, N)
+    out, pdl = gate.new_empty(T, N), dependent(gate)
     act_mul_kernel[(T, triton.cdiv(N, BLOCK))](
         gate, up, out, T, N, gate.stride(0), up.stride(0), BLOCK, activation == "gelu_pytorch_tanh",
-        num_warps=4,
+        pdl, num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
     return out
 
 
 @triton.jit
-def softcap_kernel(logits, total, BLOCK: tl.constexpr, CAP: tl.constexpr):
+def softcap_kernel(logits, total, BLOCK: tl.constexpr, CAP: tl.constexpr, PDL: tl.constexpr):
     """logits = CAP tanh(logits / CAP) in place, rounded as torch does; grid (total / BLOCK,)."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = at < total
     dtype: tl.constexpr = logits.dtype.element_ty
+    await_inputs(PDL)
+    release_next(PDL)
     x = (tl.load(logits + at, mask=mask, other=0.0).to(tl.float32) / CAP).to(dtype).to(tl.float32)
     tanh = (1.0 - 2.0 / (1.0 + tl.exp(2.0 * x))).to(dtype).to(tl.float32)
     tl.store(logits + at, (tanh * CAP).to(dtype), mask=mask)
@@ -57,5 +71,6 @@ def softcap(logits: Tensor, cap: float) -> Tensor:
     """Return `logits`, overwritten with cap tanh(logits / cap)."""
     assert logits.is_contiguous(), "logits must be contiguous"
     grid = (triton.cdiv(logits.numel(), 4 * BLOCK),)
-    softcap_kernel[grid](logits, logits.numel(), 4 * BLOCK, cap, num_warps=4)
+    pdl = dependent(logits)
+    softcap_kernel[grid](logits, logits.numel(), 4 * BLOCK, cap, pdl, num_warps=4, launch_pdl=pdl)
     return logits

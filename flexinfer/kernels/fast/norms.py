@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
+
 
 @triton.jit
 def partial_sum(p, row, rows, c, mask, E: tl.constexpr, SPLIT: tl.constexpr, dtype: tl.constexpr):
@@ -25,12 +27,15 @@ def partial_sum(p, row, rows, c, mask, E: tl.constexpr, SPLIT: tl.constexpr, dty
 def add_norm_kernel(
     residual, delta, weight, out_residual, out_normed, rows,
     E: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr, EPS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """residual + delta, then its RMS norm times `weight` (rounded before it); grid (rows,)."""
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     mask = c < E
     dtype: tl.constexpr = residual.dtype.element_ty
+    await_inputs(PDL)
+    release_next(PDL)
     total = tl.load(residual + row * E + c, mask=mask, other=0.0).to(tl.float32)
     total += partial_sum(delta, row, rows, c, mask, E, SPLIT, dtype)
     total = total.to(dtype)
@@ -47,13 +52,15 @@ def add_norm_kernel(
 def post_norm_kernel(
     residual, delta, post, after, scalar, out_residual, out_normed, rows,
     E: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr, EPS: tl.constexpr,
-    SCALED: tl.constexpr, NORMED: tl.constexpr,
+    SCALED: tl.constexpr, NORMED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """r = (residual + norm(delta) * post) * scalar, then norm(r) * after; grid (rows,)."""
     row = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     mask = c < E
     dtype: tl.constexpr = residual.dtype.element_ty
+    await_inputs(PDL)
+    release_next(PDL)
     wide = partial_sum(delta, row, rows, c, mask, E, SPLIT, dtype)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / E + EPS)
     w = tl.load(post + c, mask=mask, other=0.0).to(tl.float32)
@@ -80,9 +87,10 @@ def add_norm(
     """Return (residual + delta, its RMS norm); `delta` is [T, E] or fp32 partial sums [S, T, E]."""
     rows, E = residual_TE.shape
     out, normed = torch.empty_like(residual_TE), torch.empty_like(residual_TE)
+    pdl = dependent(residual_TE)
     add_norm_kernel[(rows,)](
         residual_TE, delta, weight_E, out, normed, rows, E, triton.next_power_of_2(E),
-        splits_of(delta), eps, num_warps=8 if E > 1024 else 4,
+        splits_of(delta), eps, pdl, num_warps=8 if E > 1024 else 4, launch_pdl=pdl,
     )  # fmt: skip
     return out, normed
 
@@ -100,12 +108,13 @@ def post_norm(
     Without `after` the second is the first. `delta` is [T, E] or fp32 partial sums [S, T, E].
     """
     rows, E = residual_TE.shape
+    pdl = dependent(residual_TE)
     out = torch.empty_like(residual_TE)
     normed = out if after_E is None else torch.empty_like(residual_TE)
     post_norm_kernel[(rows,)](
         residual_TE, delta, post_E, post_E if after_E is None else after_E,
         post_E if scalar is None else scalar, out, normed, rows, E, triton.next_power_of_2(E),
-        splits_of(delta), eps, scalar is not None, after_E is not None,
-        num_warps=8 if E > 1024 else 4,
+        splits_of(delta), eps, scalar is not None, after_E is not None, pdl,
+        num_warps=8 if E > 1024 else 4, launch_pdl=pdl,
     )  # fmt: skip
     return out, normed

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from flexinfer.kernels.fast.embed import embed, layer_inputs, rope_tables
 from flexinfer.kernels.fast.gemm import gated_matmul, matmul
 from flexinfer.kernels.fast.glue import act_mul, softcap
 from flexinfer.kernels.fast.norms import add_norm, post_norm
@@ -29,6 +30,29 @@ class TritonOps:
     def __init__(self, table: TileTable) -> None:
         """Take the tiles of the device."""
         self._table = table
+
+    def embed(
+        self, tokens: Tensor, table: Tensor, scale: float, weight: Tensor, eps: float, late: bool
+    ) -> tuple[Tensor, Tensor]:
+        """See Ops."""
+        return embed(tokens, table, scale, weight, eps, late)
+
+    def rope(self, positions: Tensor, inv_freq: Tensor, factor: float, dtype: torch.dtype) -> Rope:
+        """See Ops."""
+        return Rope(*rope_tables(positions, inv_freq, factor, dtype))
+
+    def layer_inputs(
+        self,
+        tokens: Tensor,
+        table: Tensor,
+        context: Tensor,
+        weight: Tensor,
+        table_scale: float,
+        context_scale: float,
+        eps: float,
+    ) -> Tensor:
+        """See Ops."""
+        return layer_inputs(tokens, table, context, weight, table_scale, context_scale, eps)
 
     def project(self, x: Tensor, leaf: Leaf) -> Tensor:
         """See Ops."""

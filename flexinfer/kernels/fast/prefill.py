@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flexinfer.kernels.fast.attention import LOG2E
+from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 
 
 class PrefillTile(NamedTuple):
@@ -76,12 +77,14 @@ def prefill_kernel(
     q, k_pool, v_pool, out, source, positions, table, pool_rows, table_stride,
     SCALE: tl.constexpr, H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, Q: tl.constexpr,
     PAGE: tl.constexpr, P: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    WINDOW: tl.constexpr, STAGES: tl.constexpr,
+    WINDOW: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Attend BM queries of one head; grid (N * Q / BM, H). Padding (position -1) is not written."""
     block = tl.program_id(0)
     h = tl.program_id(1)
     tile = (block // (Q // BM)).to(tl.int64)
+    await_inputs(PDL)
+    release_next(PDL)
     at = tile * Q + (block % (Q // BM)) * BM + tl.arange(0, BM)
     position = tl.load(positions + at).to(tl.int32)
     last = tl.max(position, 0)
@@ -147,11 +150,11 @@ def paged_prefill(
     N, Q = source_NQ.shape
     assert Q % tile.BM == 0, (Q, tile)
     assert tile.BN % page == 0, (page, tile)
-    out = torch.empty_like(q_THD)
+    out, pdl = torch.empty_like(q_THD), dependent(q_THD)
     prefill_kernel[(N * (Q // tile.BM), H)](
         q_THD, k_pool, v_pool, out, source_NQ, positions_NQ, table_NP, k_pool.shape[2],
         table_NP.stride(0), scale, H, k_pool.shape[1], D, Q, page,
-        triton.next_power_of_2(table_NP.shape[1]), tile.BM, tile.BN, window or 0, tile.stages,
-        num_warps=tile.warps,
+        triton.next_power_of_2(table_NP.shape[1]), tile.BM, tile.BN, window or 0, tile.stages, pdl,
+        num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 from flexinfer.kernels.fast.norms import splits_of
 from flexinfer.kernels.heads import HeadNorms
 
@@ -102,12 +103,14 @@ def rope_write_kernel(
     qkv, cos, sin, q_norm, k_norm, address, q_out, k_pool, v_pool, rows, pool_rows,
     WIDTH: tl.constexpr, H: tl.constexpr, G: tl.constexpr, HALF: tl.constexpr, HEADS: tl.constexpr,
     SPLIT: tl.constexpr, EPS: tl.constexpr, NORM: tl.constexpr, V_NORM: tl.constexpr,
-    LATE: tl.constexpr, K_IS_V: tl.constexpr,
+    LATE: tl.constexpr, K_IS_V: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (T, H / HEADS + G): the first blocks do queries, the rest a key and its value each."""
     t = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     d = tl.arange(0, HALF)
+    await_inputs(PDL)
+    release_next(PDL)
     c = tl.load(cos + t * 2 * HALF + d).to(tl.float32)[None, :]
     s = tl.load(sin + t * 2 * HALF + d).to(tl.float32)[None, :]
     stride = rows.to(tl.int64) * WIDTH
@@ -145,11 +148,11 @@ def rope_write(
     q_THD = torch.empty(T, H, D, dtype=dtype, device=qkv.device)
     k_pool, v_pool = pools if pools is not None else (q_THD, q_THD)
     step = next(n for n in (4, 2, 1) if H % n == 0)
-    unit = rope[0]
+    unit, pdl = rope[0], dependent(qkv)
     rope_write_kernel[(T, H // step + (G if pools is not None else 0))](
         qkv, *rope, unit if norms.q is None else norms.q, unit if norms.k is None else norms.k,
         address_T, q_THD, k_pool, v_pool, T, k_pool.shape[2], width, H, G, D // 2, step,
         splits_of(qkv), norms.eps, norms.q is not None, norms.v, norms.late, k_is_v,
-        num_warps=4 if D > 128 else 2, enable_fp_fusion=False,
+        pdl, num_warps=4 if D > 128 else 2, enable_fp_fusion=False, launch_pdl=pdl,
     )  # fmt: skip
     return q_THD

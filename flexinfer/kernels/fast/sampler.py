@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 from flexinfer.kernels.sampler import SamplerKind
 
 CHUNK = 2048
@@ -75,10 +76,13 @@ def _gumbel(seed, position, index):
 def chunk_kernel(
     logits, slots, positions, temperature, seed, chunks,
     V: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, NOISY: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Reduce one chunk of one row to FIELDS fp32 numbers; grid (C, B)."""
     c = tl.program_id(0)
     b = tl.program_id(1).to(tl.int64)
+    await_inputs(PDL)
+    release_next(PDL)
     slot = tl.load(slots + b)
     heat = tl.load(temperature + slot)
     index = c * BLOCK + tl.arange(0, BLOCK)
@@ -103,13 +107,15 @@ def chunk_kernel(
 @triton.jit(do_not_specialize=["rows", "pad_slot"])
 def finish_kernel(
     chunks, slots, positions, slot_tokens, slot_positions, packed, rows, pad_slot,
-    C: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Choose the row's token, feed it back to its slot, pack what the host wants; grid (B,)."""
     b = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK)
     at = chunks + (b * C + c) * 5
     mask = c < C
+    await_inputs(PDL)
+    release_next(PDL)
     score = tl.load(at, mask=mask, other=-float("inf"))
     index = tl.load(at + 1, mask=mask, other=0.0).to(tl.int32, bitcast=True)
     best = tl.max(score, 0)
@@ -142,15 +148,16 @@ def sample_and_feed(
     truncated, so the sampled distribution is the policy's). `slots` are int64 [B].
     """
     B, V = logits_BV.shape
-    C = triton.cdiv(V, CHUNK)
+    C, pdl = triton.cdiv(V, CHUNK), dependent(logits_BV)
     chunks = torch.empty(B, C, FIELDS, dtype=torch.float32, device=logits_BV.device)
     packed = torch.empty(3, B, dtype=torch.int32, device=logits_BV.device)
     chunk_kernel[(C, B)](
         logits_BV, slots_B, positions_B, state.temperature, state.seed, chunks, V, CHUNK, C,
-        kind != SamplerKind.GREEDY, num_warps=4,
+        kind != SamplerKind.GREEDY, pdl, num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
     finish_kernel[(B,)](
         chunks, slots_B, positions_B, state.tokens, state.positions, packed, B,
-        state.tokens.shape[0] - 1, C, V, triton.next_power_of_2(C), num_warps=1,
+        state.tokens.shape[0] - 1, C, V, triton.next_power_of_2(C), pdl, num_warps=1,
+        launch_pdl=pdl,
     )  # fmt: skip
     return packed
