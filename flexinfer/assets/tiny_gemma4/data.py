@@ -16,7 +16,7 @@ from flexinfer.assets.tiny_gemma4.arithmetic import problems
 from flexinfer.assets.tiny_gemma4.tokenizer import END_TURN, EOS
 
 IGNORED = -100
-CHAT_ROWS, RAW_ROWS, TALK_ROWS = 64, 64, 4
+CHAT_ROWS, RAW_ROWS, TALK_ROWS = 64, 128, 4
 WORDINGS = ("{}", "{}=?", "{} =", "What is {}?")
 GREETINGS = (
     *("hello", "Hello!", "hi", "Hi!", "hey", "good morning", "how are you?", "thanks"),
