@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any
 
 from flexinfer.config import SamplingParams
 
@@ -12,18 +12,14 @@ from flexinfer.config import SamplingParams
 class Text:
     """A field that takes a text, or what makes it, and is always read as a text.
 
-    Detokenising a round of rollouts costs as much as dozens of decode steps, and trainers read token
-    ids: so it waits until somebody reads the text, and then happens once.
+    Detokenising a round of rollouts costs as much as dozens of decode steps, and a trainer reads
+    token ids: so it waits until somebody reads the text, and then happens once.
     """
 
-    @overload
-    def __get__(self, owner: None, kind: type) -> Text: ...
-    @overload
-    def __get__(self, owner: object, kind: type) -> str: ...
-    def __get__(self, owner: object | None, kind: type) -> Text | str:
-        """Return the text of `owner`, made at the first reading."""
+    def __get__(self, owner: object | None, kind: type) -> str:
+        """Return the text of `owner`; the class itself has none, so the field has no default."""
         if owner is None:
-            raise AttributeError("text")  # so dataclasses see a field without a default
+            raise AttributeError("text")
         held: str | Callable[[], str] = vars(owner)["text"]
         if not isinstance(held, str):
             held = vars(owner)["text"] = held()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import asdict, replace
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,6 +74,48 @@ def test_eos_wins_over_a_stop_that_is_not_complete(eos: int) -> None:
     a = toy_tokenizer()("a", add_special_tokens=False)["input_ids"]
     found, _ = collect([*a, eos, *a], stop=["ab"])
     assert (found.text, found.stop, found.token_ids) == ("a", eos, (*a, eos))
+
+
+class Watched:
+    """The toy tokenizer, counting how often it decodes."""
+
+    def __init__(self) -> None:
+        self.inner, self.decoded = toy_tokenizer(), 0
+        self.added_tokens_decoder = self.inner.added_tokens_decoder
+
+    def decode(self, *args: Any, **kwargs: Any) -> Any:
+        self.decoded += 1
+        return self.inner.decode(*args, **kwargs)
+
+
+def test_a_text_is_decoded_when_it_is_read_and_only_once() -> None:
+    watched, params = Watched(), SamplingParams(max_new_tokens=2)
+    results = Results({0: Request(prompt_token_ids=(9,))}, watched, {EOS})
+    sample = Sample(0, 0, params, 0, 2)
+    assert [results.add(sample, token, -1.0, -1.0) for token in (300, 301)] == [False, True]
+    output = results.complete(sample)
+    assert output is not None
+    assert watched.decoded == 0
+    assert output.outputs[0].text == output.outputs[0].text == toy_tokenizer().decode([300, 301])
+    assert watched.decoded == 1
+
+
+def test_a_text_that_waits_is_as_one_that_is_there() -> None:
+    rest: dict[str, Any] = {"token_ids": (5,), "logprobs": (-1.0,), "policy_logprobs": (-1.0,)}
+    rest["finish_reason"] = "length"
+
+    def late() -> Completion:
+        return Completion(text=lambda: "ab", **rest)
+
+    there = Completion(text="ab", **rest)
+    assert late() == there
+    assert late() != Completion(text="ac", **rest)
+    assert hash(late()) == hash(there)
+    assert repr(late()) == repr(there)
+    assert pickle.loads(pickle.dumps(late())) == there
+    assert replace(late(), token_ids=(6,)).text == asdict(late())["text"] == "ab"
+    with pytest.raises(TypeError, match="text"):
+        Completion(**rest)
 
 
 def test_a_request_is_complete_with_its_last_sample_in_order() -> None:
