@@ -15,6 +15,7 @@ from flexinfer.core.sequence import Group
 from flexinfer.core.sequence import Sequence as Row
 from flexinfer.engine.graphs import DecodeRunner
 from flexinfer.engine.loop import Loop, Machinery, OnToken
+from flexinfer.engine.memory import memory_told
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
 from flexinfer.engine.results import Results, Sample
 from flexinfer.engine.seeds import mix
@@ -25,6 +26,9 @@ from flexinfer.weights.load import LoadedModel, load
 
 RECOMPILE = {"recompile_limit": 1024, "accumulated_recompile_limit": 8192}
 """Compiled variants of one function: buckets times layer shapes; torch's default is 8."""
+BUILDING = ("building the engine", "lower --max-batch-size, --max-seq-length or --kv-memory")
+GENERATING = ("generating", "lower --kv-memory, --max-batch-size or --prefill-tokens")
+"""What ran out of memory, and the cure: a smaller KV cache leaves more to activations."""
 
 
 class Engine:
@@ -45,7 +49,8 @@ class Engine:
         self.tokenizer: PreTrainedTokenizerBase = loaded.tokenizer
         self.generation_config: Mapping[str, object] = loaded.generation_config
         self.eos_ids = loaded.eos_ids
-        setup = set_up(loaded, self.config)
+        with memory_told(*BUILDING):
+            setup = set_up(loaded, self.config)
         self.max_seq_length = setup.max_seq_length
         self.vocab_size = setup.programs.decode_decoder.vocab_size
         self.notices = loaded.notices + setup.notices
@@ -110,7 +115,11 @@ class Engine:
             machinery.scheduler.add(row)
         with closing(loop):
             while True:
-                with torch.no_grad(), torch._dynamo.config.patch(RECOMPILE):
+                with (
+                    torch.no_grad(),
+                    torch._dynamo.config.patch(RECOMPILE),
+                    memory_told(*GENERATING),
+                ):
                     output = next(loop, None)
                 if output is None:
                     return

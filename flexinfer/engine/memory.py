@@ -1,8 +1,11 @@
-"""How many KV pages: what the work needs, within what memory there is."""
+"""How many KV pages: what the work needs, within what memory there is; and when it is not there."""
 
 from __future__ import annotations
 
 import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +16,8 @@ from flexinfer.errors import NotEnoughMemory
 MEMINFO = Path("/proc/meminfo")
 SHARE = 0.9
 """The part of free memory that the KV cache may take; the rest is for activations and graphs."""
+COMPLAINTS = ("CUDA error: out of memory", "[CUDA]: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What the driver, Triton and cuBLAS say where torch's allocator was not the one that failed."""
 
 
 class PagePlan(NamedTuple):
@@ -73,3 +78,22 @@ def plan_pages(
             hint="raise --kv-memory or lower --max-seq-length",
         )
     return PagePlan(n_pages, n_pages * page_bytes, n_pages < wanted)
+
+
+@contextmanager
+def memory_told(doing: str, hint: str) -> Iterator[None]:
+    """Turn an allocation that fails within into NotEnoughMemory, with the figures torch gives.
+
+    The frames that failed are emptied: the error would keep their tensors alive, and with them the
+    memory that whoever goes on without this engine needs.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        words = " ".join(str(error).split())
+        known = isinstance(error, torch.OutOfMemoryError)
+        if not known and not any(complaint in words for complaint in COMPLAINTS):
+            raise
+        traceback.clear_frames(error.__traceback__)
+        figures = words.partition(" Including ")[0]
+        raise NotEnoughMemory(f"{doing} ran out of memory: {figures}", hint=hint) from error
