@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -13,6 +14,7 @@ from flexinfer.attention.flex import FlexKernels, Shape, _block_mask
 from flexinfer.attention.kernel import AttentionKernels
 from flexinfer.attention.masks import Tiling, row_mask
 from flexinfer.attention.spec import LayerSpec
+from flexinfer.engine.engine import RECOMPILE
 from flexinfer.models.catalog import build_decoder
 from tests.support.brute import attend
 from tests.support.engines import LIMITS, PAGE, tiny
@@ -30,6 +32,13 @@ SPECS = {
 BACKENDS = ["dense", pytest.param("flex", marks=pytest.mark.slow)]
 specs = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 backends = pytest.mark.parametrize("backend", BACKENDS)
+
+
+@pytest.fixture(autouse=True)
+def as_the_engine_compiles() -> Iterator[None]:
+    """Allow as many compiled variants as the engine does, without gradients as it does."""
+    with torch.no_grad(), torch._dynamo.config.patch(RECOMPILE):
+        yield
 
 
 def kernels(backend: str) -> AttentionKernels:
