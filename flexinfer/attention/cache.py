@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from flexinfer.attention.spec import LayerSpec
+from flexinfer.attention.tables import upload
 from flexinfer.core.pages import PageCopy
 
 
@@ -55,7 +57,7 @@ class PagedKVCache:
         if not copies:
             return
         first = next(iter(self._pools.values()))[0]
-        pairs = torch.tensor(copies, device=first.device).unbind(1)
+        source, target = upload(np.array(copies, dtype=np.int64).T, first.device)
         for pool in (tensor for pair in self._pools.values() for tensor in pair):
             paged = pool.view(1, pool.shape[1], self.n_pages, self.page_size, pool.shape[3])
-            paged[:, :, pairs[1]] = paged[:, :, pairs[0]]
+            paged[:, :, target] = paged[:, :, source]
