@@ -87,7 +87,7 @@ class EngineConfig:
     max_seq_length: int | None = None
     page_size: int | None = None
     kv_memory: int | None = None
-    prefill_tokens: int = 8192
+    prefill_tokens: int = 16384
     cuda_graphs: bool | None = None
     attention: AttentionBackend = "auto"
     fa4_prefill: bool | None = None

@@ -20,6 +20,7 @@ from flexinfer.core.scheduler import Chunk, Scheduler, Step
 from flexinfer.core.sequence import Sequence as Row
 from flexinfer.engine.batch import prefill_batch
 from flexinfer.engine.graphs import DecodeRunner, bucket_for
+from flexinfer.engine.nonfinite import NOT_FINITE, doomed, finite, scrub
 from flexinfer.engine.outputs import EngineStats, RequestOutput
 from flexinfer.engine.programs import Programs
 from flexinfer.engine.results import Results, Sample
@@ -168,6 +169,9 @@ class Loop:
         self, row: Row, token: int, logprob: float, policy_logprob: float
     ) -> Iterator[RequestOutput]:
         """Book one token; yield the request's output if it was the last one of all."""
+        if not finite(logprob, policy_logprob):
+            yield from self._refuse(row)
+            return
         sample = self._samples[row]
         self._done += 1
         if sample.request not in self._first:
@@ -182,6 +186,18 @@ class Loop:
         self._done += sample.max_new_tokens - len(sample.token_ids)
         if (output := self._results.complete(sample)) is not None:
             yield output
+
+    def _refuse(self, row: Row) -> Iterator[RequestOutput]:
+        """End the request of a row that has no distribution to sample from; yield its error."""
+        scheduler = self._m.scheduler
+        rows = doomed(row, self._samples)
+        scrub(rows, scheduler.pool, self._m.programs)
+        for other in rows:
+            scheduler.finish(other)
+            sample = self._samples[other]
+            self._done += sample.max_new_tokens - len(sample.token_ids)
+        for request in dict.fromkeys(self._samples[other].request for other in rows):
+            yield self._results.refuse(request, NOT_FINITE)
 
     def _count(self, launched: Launched) -> None:
         """Keep the statistics of a collected step."""

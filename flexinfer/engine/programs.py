@@ -29,7 +29,7 @@ from flexinfer.attention.tables import PageTables
 from flexinfer.engine.batch import PrefillBatch
 from flexinfer.engine.state import SlotState, SlotTensors
 from flexinfer.kernels.sampler import SamplerKind, sample
-from flexinfer.models.decoder import Decoder, Transform
+from flexinfer.models.decoder import Decoder, Transform, unchanged
 
 
 class RowFacts(NamedTuple):
@@ -128,11 +128,7 @@ class Programs:
         )  # fmt: skip
         attend = RowStep(self.cache, self.kernels, facts.inputs, self.windows)
         logits = self.decode_decoder(facts.tokens_B, facts.positions_B, attend, None)
-        if self.feed is not None and kind != SamplerKind.TRUNCATED:
-            return self.feed(logits, slots_B, facts.positions_B, state.tensors, kind)
-        return self.transform(sample_rows)(
-            logits, state.tensors, self._seen(kind), slots_B, facts.positions_B + 1, kind
-        )
+        return self._sample(logits, slots_B, facts.positions_B, kind, self.transform)
 
     def prefill(self, batch: PrefillBatch, kind: SamplerKind) -> Tensor:
         """Compute chunks and sample a first token for each kept row."""
@@ -141,10 +137,22 @@ class Programs:
             self.prefill_decoder(batch.tokens, batch.positions, attend, batch.keep)
             return batch.keep.new_empty((3, 0), dtype=torch.int32)
         logits = self.prefill_decoder(batch.tokens, batch.positions, attend, batch.keep)
-        positions = batch.positions[batch.keep] + 1
-        return sample_rows(
-            logits, self.state.tensors, self._seen(kind), batch.keep_slots, positions, kind
-        )
+        return self._sample(logits, batch.keep_slots, batch.positions[batch.keep], kind)
+
+    def _sample(
+        self,
+        logits_BV: Tensor,
+        slots_B: Tensor,
+        positions_B: Tensor,
+        kind: SamplerKind,
+        transform: Transform = unchanged,
+    ) -> Tensor:
+        """Sample the token after `positions` for each row, by the fast form where it serves."""
+        state = self.state.tensors
+        if self.feed is not None and kind != SamplerKind.TRUNCATED:
+            return self.feed(logits_BV, slots_B, positions_B, state, kind)
+        seen = self.state.seen if kind == SamplerKind.TRUNCATED else None
+        return transform(sample_rows)(logits_BV, state, seen, slots_B, positions_B + 1, kind)
 
     def _prefill_attend(self, batch: PrefillBatch) -> TileStep:
         """Fill the hole of a prefill step."""
@@ -161,7 +169,3 @@ class Programs:
             self.cache, self.kernels, address, tiling, masks,
             RowStep(self.cache, self.kernels, kept, self.windows),
         )  # fmt: skip
-
-    def _seen(self, kind: SamplerKind) -> Tensor | None:
-        """Return the tokens seen where a penalty may apply."""
-        return self.state.seen if kind == SamplerKind.TRUNCATED else None

@@ -89,6 +89,12 @@ class Results:
             index=sample.request, prompt_token_ids=request.prompt_token_ids, outputs=outputs
         )
 
+    def refuse(self, request: int, error: str) -> RequestOutput:
+        """Give a request up; samples of it that are complete are dropped."""
+        del self._done[request]
+        ids = self._requests[request].prompt_token_ids
+        return RequestOutput(index=request, prompt_token_ids=ids, error=error)
+
     def _stop_string(self, sample: Sample) -> str | None:
         """Return the stop string that begins first in the text's end, if any is there."""
         stops = sample.params.stop

@@ -33,7 +33,7 @@ from flexinfer.engine.state import SlotState
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.kernels.ops import Ops
 from flexinfer.models.catalog import build_decoder
-from flexinfer.models.decoder import Decoder
+from flexinfer.models.decoder import Decoder, unchanged
 from flexinfer.weights.load import LoadedModel
 
 DEFAULT_MAX_SEQ_LENGTH = 4096
@@ -203,7 +203,7 @@ def _compiler(choice: Choice, on_cuda: bool) -> Any:
     """Return how decode's pure functions are wrapped: compiled on CUDA, else left alone."""
     if choice.name == "flex" and on_cuda:
         return partial(torch.compile, fullgraph=True, dynamic=False)
-    return lambda function: function
+    return unchanged
 
 
 def _notices(

@@ -34,6 +34,7 @@ def add_norm_kernel(
     c = tl.arange(0, BLOCK)
     mask = c < E
     dtype: tl.constexpr = residual.dtype.element_ty
+    w = tl.load(weight + c, mask=mask, other=0.0).to(tl.float32)
     await_inputs(PDL)
     release_next(PDL)
     total = tl.load(residual + row * E + c, mask=mask, other=0.0).to(tl.float32)
@@ -42,10 +43,8 @@ def add_norm_kernel(
     tl.store(out_residual + row * E + c, total, mask=mask)
     wide = total.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / E + EPS)
-    w = tl.load(weight + c, mask=mask, other=0.0).to(tl.float32)
-    tl.store(
-        out_normed + row * E + c, ((wide * scale).to(dtype).to(tl.float32) * w).to(dtype), mask=mask
-    )
+    normed = (wide * scale).to(dtype).to(tl.float32) * w
+    tl.store(out_normed + row * E + c, normed.to(dtype), mask=mask)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -59,21 +58,24 @@ def post_norm_kernel(
     c = tl.arange(0, BLOCK)
     mask = c < E
     dtype: tl.constexpr = residual.dtype.element_ty
+    w = tl.load(post + c, mask=mask, other=0.0).to(tl.float32)
+    w_after = w
+    if NORMED:
+        w_after = tl.load(after + c, mask=mask, other=0.0).to(tl.float32)
     await_inputs(PDL)
     release_next(PDL)
+    old = tl.load(residual + row * E + c, mask=mask, other=0.0).to(tl.float32)
     wide = partial_sum(delta, row, rows, c, mask, E, SPLIT, dtype)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / E + EPS)
-    w = tl.load(post + c, mask=mask, other=0.0).to(tl.float32)
     wide = (wide * scale * w).to(dtype).to(tl.float32)
-    total = (tl.load(residual + row * E + c, mask=mask, other=0.0).to(tl.float32) + wide).to(dtype)
+    total = (old + wide).to(dtype)
     if SCALED:
         total = (total.to(tl.float32) * tl.load(scalar).to(tl.float32)).to(dtype)
     tl.store(out_residual + row * E + c, total, mask=mask)
     if NORMED:
         wide = total.to(tl.float32)
         scale = tl.rsqrt(tl.sum(wide * wide, 0) / E + EPS)
-        w = tl.load(after + c, mask=mask, other=0.0).to(tl.float32)
-        tl.store(out_normed + row * E + c, (wide * scale * w).to(dtype), mask=mask)
+        tl.store(out_normed + row * E + c, (wide * scale * w_after).to(dtype), mask=mask)
 
 
 def splits_of(delta: Tensor) -> int:

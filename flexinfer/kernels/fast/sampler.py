@@ -87,7 +87,7 @@ def chunk_kernel(
     heat = tl.load(temperature + slot)
     index = c * BLOCK + tl.arange(0, BLOCK)
     score = tl.load(logits + b * V + index, mask=index < V, other=-float("inf")).to(tl.float32)
-    score = score / tl.where(heat > 0, heat, 1.0)
+    score = score * (1.0 / tl.where(heat > 0, heat, 1.0))
     noisy = score
     if NOISY:
         noise = _gumbel(tl.load(seed + slot), tl.load(positions + b) + 1, index)
