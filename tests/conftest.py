@@ -10,9 +10,13 @@ import shutil
 import socket
 import sys
 import tempfile
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from flexinfer.engine.engine import Engine
 
 HF_HOME = tempfile.mkdtemp(prefix="flexinfer-tests-")
 os.environ |= {
@@ -53,3 +57,21 @@ def one_thread() -> None:
     """Keep torch, where a test imported it, to one thread."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def open_engine() -> Iterator[Callable[..., Engine]]:
+    """Return a function that builds engines (see make_engine), which are then checked for leaks."""
+    from tests.support.engines import assert_idle, make_engine
+
+    opened: list[Engine] = []
+
+    def build(*args: Any, **kwargs: Any) -> Engine:
+        opened.append(make_engine(*args, **kwargs))
+        return opened[-1]
+
+    yield build
+    for engine in opened:
+        if engine._machinery is not None:
+            assert_idle(engine)
+            engine.close()

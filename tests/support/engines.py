@@ -108,7 +108,7 @@ def oracle_rows(
 
     One teacher-forced forward: if every token is the argmax of its row, they are the greedy ids.
     """
-    return hf_logits(model, [*prompt, *token_ids])[len(prompt) - 1 : -1]
+    return hf_logits(model, [*prompt, *token_ids])[len(prompt) - 1 : -1].cpu()
 
 
 def assert_greedy(
