@@ -96,7 +96,7 @@ def test_stop_strings_and_samples(family: str, lag: list[str], open_engine: Open
         patch.setattr(Loop, "__init__", behind)
         behind_outputs = open_engine(family, max_batch_size=4).generate(requests)
     assert said(ahead) == said(behind_outputs)
-    assert {stop for _, _, stop in said(ahead)} > {"a", "|"}
+    assert {stop for _, _, stop in said(ahead)} >= {"a", "|"}
 
 
 def said(outputs: list[RequestOutput]) -> list[tuple[tuple[int, ...], str, str | int | None]]:
