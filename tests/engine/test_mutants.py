@@ -13,10 +13,10 @@ import pytest
 from torch import Tensor
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.graphs import DecodeRunner
 from flexinfer.engine.outputs import Completion
 from flexinfer.engine.programs import Programs
-from tests.support.engines import assert_greedy, complete, machinery, request
+from tests.support.engines import assert_greedy, complete
+from tests.support.mutants import run_changed, shift_windows
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES, tiny_qwen3
 
@@ -32,20 +32,6 @@ def assert_wrong(model: Any, prompts: list[list[int]], found: list[Completion]) 
     """Fail if every prompt's ids are the oracle's."""
     with pytest.raises(AssertionError, match="prompt of"):
         assert_greedy(model, prompts, found)
-
-
-def run(engine: Engine, at: int, change: Callable[[Tensor], None]) -> list[Completion]:
-    """Generate, and change the page table on the device before token number `at` of each prompt."""
-    tokens: list[int] = []
-
-    def on_token(index: int, sample: int, token: int) -> None:
-        tokens.append(token)
-        if len(tokens) == at * len(PROMPTS):
-            change(machinery(engine).programs.tables.table)
-
-    requests = [request(prompt, max_new_tokens=12) for prompt in PROMPTS]
-    outputs = sorted(engine.stream(requests, on_token), key=lambda output: output.index)
-    return [output.outputs[0] for output in outputs]
 
 
 def nothing(table: Tensor) -> None:
@@ -70,7 +56,8 @@ def across_rows(table: Tensor) -> None:
 def test_a_wrong_page_list(
     change: Callable[[Tensor], None], family: str, attention: str, open_engine: Open
 ) -> None:
-    found = run(open_engine(family, attention=attention), 5, change)
+    engine = open_engine(family, attention=attention)
+    found = run_changed(engine, PROMPTS, 5, change, max_new_tokens=12)
     check = assert_greedy if change is nothing else assert_wrong
     check(family, PROMPTS, found)
     begun = [replace(c, **cut(c, 5)) for c in found]
@@ -100,26 +87,6 @@ def test_a_wrong_page_under_a_chunked_prefill(
     monkeypatch.setattr(Programs, "prefill", prefill)
     assert_wrong(family, PROMPTS[:1], complete(engine, PROMPTS[:1], max_new_tokens=6))
     assert len(calls) == 2
-
-
-def shift_windows(engine: Engine, tokens: int) -> None:
-    """Make every window of an engine's decoders wider by `tokens`."""
-
-    def shifted(decoder: Any) -> Any:
-        layers = []
-        for layer in decoder.layers:
-            window = layer.spec.window and layer.spec.window + tokens
-            layers.append(layer._replace(spec=replace(layer.spec, window=window)))
-        return replace(decoder, layers=tuple(layers))
-
-    held = machinery(engine)
-    programs = replace(
-        held.programs,
-        prefill_decoder=shifted(held.programs.prefill_decoder),
-        decode_decoder=shifted(held.programs.decode_decoder),
-    )
-    runner = DecodeRunner(programs, held.max_batch_size, False, engine.stats)
-    engine._machinery = replace(held, programs=programs, runner=runner)
 
 
 @backends
