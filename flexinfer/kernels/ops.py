@@ -93,8 +93,8 @@ class Ops(Protocol):
         """Multiply [T, in] by a linear map, for anyone to read."""
         ...
 
-    def softcap(self, logits: Tensor, cap: float) -> Tensor:
-        """Return cap tanh(logits / cap); `logits` may be overwritten."""
+    def head(self, x: Tensor, leaf: Leaf, cap: float | None) -> Tensor:
+        """Return logits z = leaf(x), softcapped to cap tanh(z / cap) where there is a cap."""
         ...
 
 
@@ -168,6 +168,7 @@ class PlainOps:
         """See Ops."""
         return leaf(x)
 
-    def softcap(self, logits: Tensor, cap: float) -> Tensor:
+    def head(self, x: Tensor, leaf: Leaf, cap: float | None) -> Tensor:
         """See Ops."""
-        return torch.tanh(logits / cap) * cap
+        logits = leaf(x)
+        return logits if cap is None else torch.tanh(logits / cap) * cap

@@ -141,5 +141,4 @@ def block(
 
 def head(ops: Ops, ends: Gemma4Ends, shape: Gemma4EndsShape, normed_KE: Tensor) -> Tensor:
     """Return logits [K, V], softcapped where the model does that."""
-    logits = ops.linear(normed_KE, ends.head)
-    return logits if shape.softcap is None else ops.softcap(logits, shape.softcap)
+    return ops.head(normed_KE, ends.head, shape.softcap)

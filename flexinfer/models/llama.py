@@ -93,7 +93,7 @@ def block(
 
 def head(ops: Ops, ends: LlamaEnds, shape: LlamaEndsShape, normed_KE: Tensor) -> Tensor:
     """Return logits [K, V]."""
-    return ops.linear(normed_KE, ends.head)
+    return ops.head(normed_KE, ends.head, None)
 
 
 def build(config: Mapping[str, Any], source: Source) -> Walker:

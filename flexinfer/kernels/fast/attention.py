@@ -16,8 +16,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
-
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
@@ -35,7 +33,7 @@ def decode_kernel(
     q, k_pool, v_pool, out, partial, stats, table, positions, pool_rows, table_stride,
     SCALE: tl.constexpr, H: tl.constexpr, G: tl.constexpr, D: tl.constexpr,
     PAGE: tl.constexpr, P: tl.constexpr, BN: tl.constexpr, SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    WINDOW: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Attend to positions (p - WINDOW, p] of each row (WINDOW 0: all up to p); grid (B, G, SPLIT).
 
@@ -47,7 +45,6 @@ def decode_kernel(
     share = tl.program_id(2)
     group: tl.constexpr = H // G
     column = tl.arange(0, P)
-    await_inputs(PDL)
     pages = tl.load(
         table + b.to(tl.int64) * table_stride + column, mask=column < table_stride, other=0
     )
@@ -82,7 +79,6 @@ def decode_kernel(
         total = total * shrink + tl.sum(weight, 1)
         acc = tl.dot(weight.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
         best = top
-    release_next(PDL)
     if SPLIT == 1:
         tl.store(
             out + at_q, (acc / total[:, None]).to(out.dtype.element_ty), mask=row[:, None] < group
@@ -95,15 +91,11 @@ def decode_kernel(
 
 
 @triton.jit
-def join_kernel(
-    partial, stats, out, H: tl.constexpr, D: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr
-):
+def join_kernel(partial, stats, out, H: tl.constexpr, D: tl.constexpr, SPLIT: tl.constexpr):
     """Join the shares of one head of one row; grid (B, H). An empty share weighs nothing."""
     b = tl.program_id(0).to(tl.int64)
     h = tl.program_id(1)
     d = tl.arange(0, D)
-    await_inputs(PDL)
-    release_next(PDL)
     best = tl.load(stats + (b * SPLIT * H + h) * 2)
     for s in tl.static_range(1, SPLIT):
         best = tl.maximum(best, tl.load(stats + ((b * SPLIT + s) * H + h) * 2))
@@ -135,16 +127,16 @@ def paged_decode(
     B, H, D = q_BHD.shape
     G, columns = k_pool.shape[1], table_BP.shape[1]
     assert page % tile.BN == 0, (page, tile)
-    out, pdl = torch.empty_like(q_BHD), dependent(q_BHD)
+    out = torch.empty_like(q_BHD)
     shares = (B, tile.split, H)
     partial = out if tile.split == 1 else q_BHD.new_empty(*shares, D, dtype=torch.float32)
     stats = out if tile.split == 1 else q_BHD.new_empty(*shares, 2, dtype=torch.float32)
     decode_kernel[(B, G, tile.split)](
         q_BHD, k_pool, v_pool, out, partial, stats, table_BP, positions_B, k_pool.shape[2],
         table_BP.stride(0), scale, H, G, D, page, triton.next_power_of_2(columns), tile.BN,
-        tile.split, window or 0, max(16, triton.next_power_of_2(H // G)), tile.stages, pdl,
-        num_warps=tile.warps, launch_pdl=pdl,
+        tile.split, window or 0, max(16, triton.next_power_of_2(H // G)), tile.stages,
+        num_warps=tile.warps,
     )  # fmt: skip
     if tile.split > 1:
-        join_kernel[(B, H)](partial, stats, out, H, D, tile.split, pdl, num_warps=2, launch_pdl=pdl)
+        join_kernel[(B, H)](partial, stats, out, H, D, tile.split, num_warps=2)
     return out

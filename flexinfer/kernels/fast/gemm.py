@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flexinfer.kernels.fast.act import gelu_tanh, silu
+from flexinfer.kernels.fast.act import capped, gelu_tanh, silu
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 
 
@@ -53,9 +53,12 @@ def _load(source, row, col, rows, K, R: tl.constexpr, C: tl.constexpr, TMA: tl.c
 def matmul_kernel(
     x, w, out, M, N, K, per,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr, STAGES: tl.constexpr,
-    PDL: tl.constexpr,
+    CAP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """out[s, m, n] = sum over inputs [s * per, (s + 1) * per); grid (N / BN, K / per, M / BM)."""
+    """out[s, m, n] = sum over inputs [s * per, (s + 1) * per); grid (N / BN, K / per, M / BM).
+
+    CAP c > 0: c tanh(sum / c), each step rounded as torch does.
+    """
     n0 = tl.program_id(0) * BN
     part = tl.program_id(1)
     m0 = tl.program_id(2) * BM
@@ -69,6 +72,8 @@ def matmul_kernel(
     m = m0 + tl.arange(0, BM)
     n = n0 + tl.arange(0, BN)
     at = out + (part * M + m[:, None]).to(tl.int64) * N + n[None, :]
+    if CAP > 0:
+        acc = capped(acc, CAP, out.dtype.element_ty)
     tl.store(at, acc.to(out.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
 
 
@@ -99,14 +104,16 @@ def gated_kernel(
     tl.store(at, value.to(dtype), mask=(m[:, None] < M) & (n[None, :] < N))
 
 
-def matmul(x_MK: Tensor, w_NK: Tensor, tile: Tile) -> Tensor:
+def matmul(x_MK: Tensor, w_NK: Tensor, tile: Tile, softcap: float = 0.0) -> Tensor:
     """Return [M, N] in the dtype of `x`, or fp32 partial sums [S, M, N] where the tile splits K.
 
-    K must be a multiple of split * BK, and N of BN where `tile.tma` is not set.
+    K must be a multiple of split * BK, and N of BN where `tile.tma` is not set. `softcap` c > 0
+    makes it c tanh(product / c) (not with split K).
     """
     M, K = x_MK.shape
     N = w_NK.shape[0]
     assert K % (tile.split * tile.BK) == 0, (K, tile)
+    assert tile.split == 1 or not softcap, "partial sums cannot be capped"
     assert x_MK.is_contiguous(), "rows must be contiguous"
     assert w_NK.stride() == (K, 1), "weights must be row-major"
     if tile.split == 1:
@@ -117,7 +124,7 @@ def matmul(x_MK: Tensor, w_NK: Tensor, tile: Tile) -> Tensor:
     grid = (triton.cdiv(N, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     matmul_kernel[grid](
         *_operands(x_MK, w_NK, tile), out, M, N, K, K // tile.split, tile.BM, tile.BN, tile.BK,
-        tile.tma, tile.stages, pdl, num_warps=tile.warps, launch_pdl=pdl,
+        tile.tma, tile.stages, softcap, pdl, num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flexinfer.kernels.fast.act import gelu_tanh, silu
+from flexinfer.kernels.fast.act import capped, gelu_tanh, silu
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 
 BLOCK = 1024
@@ -59,12 +59,11 @@ def softcap_kernel(logits, total, BLOCK: tl.constexpr, CAP: tl.constexpr, PDL: t
     """logits = CAP tanh(logits / CAP) in place, rounded as torch does; grid (total / BLOCK,)."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = at < total
-    dtype: tl.constexpr = logits.dtype.element_ty
     await_inputs(PDL)
     release_next(PDL)
-    x = (tl.load(logits + at, mask=mask, other=0.0).to(tl.float32) / CAP).to(dtype).to(tl.float32)
-    tanh = (1.0 - 2.0 / (1.0 + tl.exp(2.0 * x))).to(dtype).to(tl.float32)
-    tl.store(logits + at, (tanh * CAP).to(dtype), mask=mask)
+    x = tl.load(logits + at, mask=mask, other=0.0).to(tl.float32)
+    dtype: tl.constexpr = logits.dtype.element_ty
+    tl.store(logits + at, capped(x, CAP, dtype).to(dtype), mask=mask)
 
 
 def softcap(logits: Tensor, cap: float) -> Tensor:

@@ -92,7 +92,7 @@ def add_norm(
     pdl = dependent(residual_TE)
     add_norm_kernel[(rows,)](
         residual_TE, delta, weight_E, out, normed, rows, E, triton.next_power_of_2(E),
-        splits_of(delta), eps, pdl, num_warps=8 if E > 1024 else 4, launch_pdl=pdl,
+        splits_of(delta), eps, pdl, num_warps=16 if E > 1024 else 4, launch_pdl=pdl,
     )  # fmt: skip
     return out, normed
 
@@ -117,6 +117,6 @@ def post_norm(
         residual_TE, delta, post_E, post_E if after_E is None else after_E,
         post_E if scalar is None else scalar, out, normed, rows, E, triton.next_power_of_2(E),
         splits_of(delta), eps, scalar is not None, after_E is not None, pdl,
-        num_warps=8 if E > 1024 else 4, launch_pdl=pdl,
+        num_warps=16 if E > 1024 else 4, launch_pdl=pdl,
     )  # fmt: skip
     return out, normed

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from flexinfer.kernels.fast.embed import embed, layer_inputs, rope_tables
-from flexinfer.kernels.fast.gemm import gated_matmul, matmul
+from flexinfer.kernels.fast.gemm import Tile, gated_matmul, matmul
 from flexinfer.kernels.fast.glue import act_mul, softcap
 from flexinfer.kernels.fast.norms import add_norm, post_norm
 from flexinfer.kernels.fast.per_layer import input_gate
 from flexinfer.kernels.fast.rope_write import rope_write
 from flexinfer.kernels.fast.table import TileTable
 from flexinfer.kernels.heads import HeadNorms, KVStore
-from flexinfer.kernels.linear import Dense, Group, Leaf, Packed
+from flexinfer.kernels.linear import Dense, Group, Leaf, Packed, Separate
 from flexinfer.kernels.rope import Rope
 
 GATE_ROWS = 256
@@ -62,16 +62,24 @@ class TritonOps:
         """See Ops."""
         return self._product(x, leaf, split=False)
 
-    def softcap(self, logits: Tensor, cap: float) -> Tensor:
-        """See Ops; in place."""
-        return softcap(logits, cap)
+    def head(self, x: Tensor, leaf: Leaf, cap: float | None) -> Tensor:
+        """See Ops."""
+        tile = self._tile(x, leaf, split=False)
+        if tile is None or not isinstance(leaf, Dense):
+            return leaf(x) if cap is None else softcap(leaf(x), cap)
+        return matmul(x, leaf.weight, tile, cap or 0.0)
+
+    def _tile(self, x: Tensor, leaf: Leaf, *, split: bool) -> Tile | None:
+        """Return the table's tile, None for a product that goes through the leaf itself."""
+        if not isinstance(leaf, Dense) or leaf.bias is not None:
+            return None
+        return self._table.matmul(x.shape[0], *leaf.weight.shape, split=split)
 
     def _product(self, x: Tensor, leaf: Leaf, *, split: bool) -> Tensor:
         """Multiply by the table's tile, else by the leaf itself."""
-        if isinstance(leaf, Dense) and leaf.bias is None:
-            tile = self._table.matmul(x.shape[0], *leaf.weight.shape, split=split)
-            if tile is not None:
-                return matmul(x, leaf.weight, tile)
+        tile = self._tile(x, leaf, split=split)
+        if tile is not None and isinstance(leaf, Dense):
+            return matmul(x, leaf.weight, tile)
         return leaf(x)
 
     def heads(
@@ -80,6 +88,8 @@ class TritonOps:
         """See Ops."""
         if isinstance(group, Packed):
             qkv = self._product(x, group.whole, split=True)
+        elif isinstance(group, Separate) and len(group.members) == 1:
+            qkv = self._product(x, group.members[0], split=True)
         else:
             qkv = torch.cat(group(x), -1)
         widths = group.widths
