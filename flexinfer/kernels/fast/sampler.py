@@ -101,7 +101,8 @@ def chunk_kernel(
     tl.store(out + 1, chosen.to(tl.float32, bitcast=True))
     tl.store(out + 2, plain)
     tl.store(out + 3, top)
-    tl.store(out + 4, tl.sum(tl.exp(score - top), 0))
+    # a chunk may consist of impossible tokens, and -inf - -inf is NaN
+    tl.store(out + 4, tl.sum(tl.exp(score - tl.where(top == -float("inf"), 0.0, top)), 0))
 
 
 @triton.jit(do_not_specialize=["rows", "pad_slot"])
