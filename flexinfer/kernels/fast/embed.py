@@ -83,7 +83,7 @@ def embed(
 ) -> tuple[Tensor, Tensor]:
     """Return table[tokens] * scale and its norm times `weight` (applied `late`: unrounded)."""
     T, E = tokens_T.shape[0], table.shape[1]
-    out, normed, pdl = table.new_empty(T, E), table.new_empty(T, E), dependent(table)
+    out, normed, pdl = table.new_empty(T, E), table.new_empty(T, E), dependent(table, T)
     embed_kernel[(T,)](
         tokens_T, table, weight_E, out, normed, E, triton.next_power_of_2(E), scale, eps, late, pdl,
         num_warps=8 if E > 1024 else 4, enable_fp_fusion=False, launch_pdl=pdl,
@@ -97,7 +97,7 @@ def rope_tables(
     """Return cosines and sines [T, D] from fp32 `inv_freq` [D / 2]."""
     shape = (positions_T.shape[0], 2 * inv_freq.shape[0])
     cos, sin = (torch.empty(shape, dtype=dtype, device=inv_freq.device) for _ in range(2))
-    pdl = dependent(inv_freq)
+    pdl = dependent(inv_freq, shape[0])
     rope_kernel[(shape[0],)](
         positions_T, inv_freq, cos, sin, factor, inv_freq.shape[0], pdl, num_warps=1,
         enable_fp_fusion=False, launch_pdl=pdl,
@@ -117,7 +117,7 @@ def layer_inputs(
     """Return Gemma's per-layer inputs [T, L, P]; `context` [T, L * P] is a projection."""
     T, width = context.shape
     P = weight_P.shape[0]
-    out, pdl = context.new_empty(T, width // P, P), dependent(context)
+    out, pdl = context.new_empty(T, width // P, P), dependent(context, T)
     layer_inputs_kernel[(T, width // P)](
         tokens_T, table, context, weight_P, out, width // P, P, table_scale, context_scale, eps,
         pdl, num_warps=1, enable_fp_fusion=False, launch_pdl=pdl,

@@ -43,7 +43,7 @@ def gather_rows(
     """
     B, P = slots_B.shape[0], table_SP.shape[1]
     tokens, positions, address = (torch.empty_like(slots_B) for _ in range(3))
-    pages, pdl = table_SP.new_empty(B, P), dependent(table_SP)
+    pages, pdl = table_SP.new_empty(B, P), dependent(table_SP, B)
     gather_kernel[(B,)](
         slots_B, slot_tokens, slot_positions, table_SP, tokens, positions, address, pages,
         table_SP.stride(0), P, triton.next_power_of_2(P), page, pdl, num_warps=1, launch_pdl=pdl,

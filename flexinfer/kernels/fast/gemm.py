@@ -120,7 +120,7 @@ def matmul(x_MK: Tensor, w_NK: Tensor, tile: Tile, softcap: float = 0.0) -> Tens
         out = x_MK.new_empty(M, N)
     else:
         out = x_MK.new_empty(tile.split, M, N, dtype=torch.float32)
-    pdl = dependent(x_MK)
+    pdl = dependent(x_MK, M)
     grid = (triton.cdiv(N, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     matmul_kernel[grid](
         *_operands(x_MK, w_NK, tile), out, M, N, K, K // tile.split, tile.BM, tile.BN, tile.BK,
@@ -140,7 +140,7 @@ def gated_matmul(x_MK: Tensor, w_2NK: Tensor, activation: str, tile: Tile) -> Te
     assert N % tile.BN == 0, (N, tile)
     assert x_MK.is_contiguous(), "rows must be contiguous"
     assert w_2NK.stride() == (K, 1), "weights must be row-major"
-    out, pdl = x_MK.new_empty(M, N), dependent(x_MK)
+    out, pdl = x_MK.new_empty(M, N), dependent(x_MK, M)
     gated_kernel[(N // tile.BN, triton.cdiv(M, tile.BM))](
         *_operands(x_MK, w_2NK, tile), out, M, N, K, tile.BM, tile.BN, tile.BK,
         activation == "gelu_pytorch_tanh", tile.tma, tile.stages, pdl,

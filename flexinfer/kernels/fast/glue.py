@@ -46,7 +46,7 @@ def act_mul(gate: Tensor, activation: str, up_TN: Tensor | None = None) -> Tenso
     T = gate.shape[0]
     N = gate.shape[1] // 2 if up_TN is None else gate.shape[1]
     up = gate[:, N:] if up_TN is None else up_TN
-    out, pdl = gate.new_empty(T, N), dependent(gate)
+    out, pdl = gate.new_empty(T, N), dependent(gate, T)
     act_mul_kernel[(T, triton.cdiv(N, BLOCK))](
         gate, up, out, T, N, gate.stride(0), up.stride(0), BLOCK, activation == "gelu_pytorch_tanh",
         pdl, num_warps=4, launch_pdl=pdl,
@@ -70,6 +70,6 @@ def softcap(logits: Tensor, cap: float) -> Tensor:
     """Return `logits`, overwritten with cap tanh(logits / cap)."""
     assert logits.is_contiguous(), "logits must be contiguous"
     grid = (triton.cdiv(logits.numel(), 4 * BLOCK),)
-    pdl = dependent(logits)
+    pdl = dependent(logits, logits.shape[0])
     softcap_kernel[grid](logits, logits.numel(), 4 * BLOCK, cap, pdl, num_warps=4, launch_pdl=pdl)
     return logits

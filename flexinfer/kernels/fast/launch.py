@@ -28,6 +28,12 @@ def release_next(PDL: tl.constexpr):
         gdc_launch_dependents()
 
 
-def dependent(x: Tensor) -> bool:
-    """Return whether kernels on the device of `x` are launched dependently."""
-    return x.is_cuda and torch.cuda.get_device_capability(x.device) >= (9, 0)
+DEPENDENT_ROWS = 64
+"""Up to how many rows dependent launch is used: beyond them most products are cuBLAS's, which do
+not take part, and a dependent kernel between two of those starts later than a plain one."""
+
+
+def dependent(x: Tensor, rows: int) -> bool:
+    """Return whether the kernels of a step of `rows` rows on the device of `x` start early."""
+    on_device = x.is_cuda and rows <= DEPENDENT_ROWS
+    return on_device and torch.cuda.get_device_capability(x.device) >= (9, 0)

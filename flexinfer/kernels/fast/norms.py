@@ -89,7 +89,7 @@ def add_norm(
     """Return (residual + delta, its RMS norm); `delta` is [T, E] or fp32 partial sums [S, T, E]."""
     rows, E = residual_TE.shape
     out, normed = torch.empty_like(residual_TE), torch.empty_like(residual_TE)
-    pdl = dependent(residual_TE)
+    pdl = dependent(residual_TE, rows)
     add_norm_kernel[(rows,)](
         residual_TE, delta, weight_E, out, normed, rows, E, triton.next_power_of_2(E),
         splits_of(delta), eps, pdl, num_warps=16 if E > 1024 else 4, launch_pdl=pdl,
@@ -110,7 +110,7 @@ def post_norm(
     Without `after` the second is the first. `delta` is [T, E] or fp32 partial sums [S, T, E].
     """
     rows, E = residual_TE.shape
-    pdl = dependent(residual_TE)
+    pdl = dependent(residual_TE, rows)
     out = torch.empty_like(residual_TE)
     normed = out if after_E is None else torch.empty_like(residual_TE)
     post_norm_kernel[(rows,)](

@@ -150,7 +150,7 @@ def paged_prefill(
     N, Q = source_NQ.shape
     assert Q % tile.BM == 0, (Q, tile)
     assert tile.BN % page == 0, (page, tile)
-    out, pdl = torch.empty_like(q_THD), dependent(q_THD)
+    out, pdl = torch.empty_like(q_THD), dependent(q_THD, q_THD.shape[0])
     prefill_kernel[(N * (Q // tile.BM), H)](
         q_THD, k_pool, v_pool, out, source_NQ, positions_NQ, table_NP, k_pool.shape[2],
         table_NP.stride(0), scale, H, k_pool.shape[1], D, Q, page,

@@ -148,7 +148,7 @@ def rope_write(
     q_THD = torch.empty(T, H, D, dtype=dtype, device=qkv.device)
     k_pool, v_pool = pools if pools is not None else (q_THD, q_THD)
     step = next(n for n in (4, 2, 1) if H % n == 0)
-    unit, pdl = rope[0], dependent(qkv)
+    unit, pdl = rope[0], dependent(qkv, T)
     rope_write_kernel[(T, H // step + (G if pools is not None else 0))](
         qkv, *rope, unit if norms.q is None else norms.q, unit if norms.k is None else norms.k,
         address_T, q_THD, k_pool, v_pool, T, k_pool.shape[2], width, H, G, D // 2, step,

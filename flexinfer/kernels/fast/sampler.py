@@ -149,7 +149,7 @@ def sample_and_feed(
     truncated, so the sampled distribution is the policy's). `slots` are int64 [B].
     """
     B, V = logits_BV.shape
-    C, pdl = triton.cdiv(V, CHUNK), dependent(logits_BV)
+    C, pdl = triton.cdiv(V, CHUNK), dependent(logits_BV, B)
     chunks = torch.empty(B, C, FIELDS, dtype=torch.float32, device=logits_BV.device)
     packed = torch.empty(3, B, dtype=torch.int32, device=logits_BV.device)
     chunk_kernel[(C, B)](
