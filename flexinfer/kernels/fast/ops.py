@@ -13,13 +13,16 @@ from flexinfer.kernels.fast.embed import embed, layer_inputs, rope_tables
 from flexinfer.kernels.fast.gemm import Tile, gated_matmul, matmul
 from flexinfer.kernels.fast.glue import act_mul, softcap
 from flexinfer.kernels.fast.norms import add_norm, post_norm
-from flexinfer.kernels.fast.per_layer import input_gate
+from flexinfer.kernels.fast.per_layer import gate_fits, input_gate
 from flexinfer.kernels.fast.rope_write import rope_write
 from flexinfer.kernels.fast.table import TileTable
 from flexinfer.kernels.heads import HeadNorms, KVStore
 from flexinfer.kernels.linear import Dense, Group, Leaf, Packed, Separate
+from flexinfer.kernels.mlp import gated
 from flexinfer.kernels.rope import Rope
 
+KNOWN = ("silu", "swish", "gelu_pytorch_tanh")
+"""The activations that kernels compute; others go through the plain form."""
 GATE_ROWS = 256
 """Up to how many rows the fused per-layer gate is used; it reads the weights once a 16 rows."""
 
@@ -125,6 +128,9 @@ class TritonOps:
 
     def gated(self, x: Tensor, gate_up: Group, activation: str) -> Tensor:
         """See Ops."""
+        if activation not in KNOWN:
+            gate, up = gate_up(x)
+            return gated(gate, up, activation)
         if not isinstance(gate_up, Packed):
             return act_mul(torch.cat(gate_up(x), -1), activation)
         whole = gate_up.whole
@@ -136,6 +142,9 @@ class TritonOps:
 
     def input_gate(self, x: Tensor, gate: Leaf, extra_TP: Tensor, activation: str) -> Tensor:
         """See Ops."""
-        if isinstance(gate, Dense) and gate.bias is None and x.shape[0] <= GATE_ROWS:
+        if activation not in KNOWN:
+            return gated(gate(x), extra_TP, activation)
+        few = x.shape[0] <= GATE_ROWS
+        if few and isinstance(gate, Dense) and gate.bias is None and gate_fits(gate.weight):
             return input_gate(x, gate.weight, extra_TP, activation)
         return act_mul(gate(x), activation, extra_TP)

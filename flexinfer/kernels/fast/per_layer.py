@@ -41,16 +41,25 @@ def gate_kernel(
     tl.store(at, (act * scale.to(tl.float32)).to(dtype), mask=live)
 
 
+BM, BN, BK = 16, 16, 64
+"""Rows and outputs of a block, and inputs of a turn where four such do not divide E."""
+
+
+def gate_fits(gate_PE: Tensor) -> bool:
+    """Return whether blocks and turns divide the matrix, as `input_gate` needs."""
+    return gate_PE.shape[0] % BN == 0 and gate_PE.shape[1] % BK == 0
+
+
 def input_gate(x_TE: Tensor, gate_PE: Tensor, extra_TP: Tensor, activation: str) -> Tensor:
-    """Return [T, P]; rows of `extra` may be strided. E must be a multiple of 64, P of 16."""
+    """Return [T, P]; rows of `extra` may be strided. See `gate_fits`."""
     T, E = x_TE.shape
     P = gate_PE.shape[0]
+    assert gate_fits(gate_PE), gate_PE.shape
     assert extra_TP.stride(1) == 1, "per-layer inputs must be contiguous along P"
-    out, pdl = x_TE.new_empty(T, P), dependent(x_TE)
-    BM, BN = 16, 16
-    BK = 256 if E % 256 == 0 else 64
+    out, pdl = x_TE.new_empty(T, P), dependent(x_TE, T)
+    turn = 4 * BK if E % (4 * BK) == 0 else BK
     gate_kernel[(P // BN, triton.cdiv(T, BM))](
-        x_TE, gate_PE, extra_TP, out, T, E, P, extra_TP.stride(0), BM, BN, BK,
+        x_TE, gate_PE, extra_TP, out, T, E, P, extra_TP.stride(0), BM, BN, turn,
         activation == "gelu_pytorch_tanh", 4, pdl, num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
     return out
