@@ -80,7 +80,8 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
         feed=forms.feed,
         lookup=forms.lookup,
     )
-    notices = _notices(choice, graphs, plan, page, longest, config) + forms.notices
+    attention = f"attention: {choice.name} ({choice.reason}), {_sight(programs.windows)}"
+    notices = (attention, *_notices(graphs, plan, page, longest, config), *forms.notices)
     return Setup(scheduler, programs, longest, graphs, notices)
 
 
@@ -206,14 +207,18 @@ def _compiler(choice: Choice, on_cuda: bool) -> Any:
     return unchanged
 
 
+def _sight(windows: tuple[int | None, ...]) -> str:
+    """Say how far the layers see."""
+    return " and ".join("full" if w is None else f"window {w}" for w in windows)
+
+
 def _notices(
-    choice: Choice, graphs: bool, plan: PagePlan, page: int, longest: int, config: EngineConfig
+    graphs: bool, plan: PagePlan, page: int, longest: int, config: EngineConfig
 ) -> tuple[str, ...]:
     """Say what runs and why."""
     held = (plan.n_pages - 1) * page
     limited = " (memory is short of the whole batch)" if plan.limited else ""
     return (
-        f"attention: {choice.name} ({choice.reason})",
         "CUDA graphs: " + ("on, captured at first use" if graphs else "off"),
         f"KV cache: {plan.n_pages} pages of {page} tokens, {human(plan.n_bytes)}; holds {held} "
         f"tokens{limited}",

@@ -43,7 +43,9 @@ def test_every_switch_knows_the_window(switches: dict[str, Any], open_engine: Op
     engine, prompts = open_engine("gemma4", **switches), prompts_of(20, 3)
     assert_greedy("gemma4", prompts, complete(engine, prompts, max_new_tokens=20))
     name = {"auto": "dense"}.get(switches["attention"], switches["attention"])
-    assert any(line.startswith(f"attention: {name} (") for line in engine.notices)
+    (said,) = [line for line in engine.notices if line.startswith("attention: ")]
+    assert said.startswith(f"attention: {name} (")
+    assert said.endswith("), window 8 and full")
 
 
 def test_notices_say_what_runs(open_engine: Open) -> None:
