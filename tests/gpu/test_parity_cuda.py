@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import pytest
 import torch
 
 from flexinfer.engine.engine import Engine
-from tests.support.cuda import LIMITS, tiny_on_cuda, wide_on_cuda
+from tests.support.cuda import LIMITS, cast, tiny_on_cuda, wide_on_cuda
 from tests.support.engines import (
     assert_greedy,
     complete,
@@ -21,7 +22,7 @@ from tests.support.engines import (
 from tests.support.mutants import run_changed, shift_windows
 from tests.support.oracle import hf_greedy
 from tests.support.prompts import prompts_of
-from tests.support.tiny import FAMILIES
+from tests.support.tiny import FAMILIES, tiny_llama
 
 pytestmark = pytest.mark.gpu
 Open = Callable[..., Engine]
@@ -121,6 +122,29 @@ def test_bf16_is_as_near_to_the_oracle_as_bf16_can_be(
         theirs.append((bf16 - right).abs())
     error, allowed = torch.cat(ours).mean(), torch.cat(theirs).mean()
     assert float(error) < 2 * float(allowed) + 0.01, (float(error), float(allowed))
+
+
+@pytest.mark.parametrize("ratio", [1, 3, 8])
+@pytest.mark.parametrize("head_dim", [64, 128, 256, 512])
+def test_back_ends_differ_by_bf16_rounding_alone(
+    head_dim: int, ratio: int, open_engine: Open
+) -> None:
+    """Log-probabilities of the common beginning of greedy decoding, at any group of query heads."""
+    sizes = {"hidden_size": 256, "num_attention_heads": 2 * ratio, "num_hidden_layers": 2}
+    model = cast(tiny_llama(head_dim=head_dim, initializer_range=0.1, **sizes), torch.bfloat16)
+    dense, *others = (
+        complete(open_on(open_engine, model, attention=attention), PROMPTS, max_new_tokens=20)
+        for attention in ("dense", "flex", "triton")
+    )
+    for found in others:
+        gaps: list[float] = []
+        for a, b in zip(dense, found, strict=True):
+            pairs = zip(a.token_ids, b.token_ids, a.logprobs, b.logprobs, strict=True)
+            same = takewhile(lambda pair: pair[0] == pair[1], pairs)
+            gaps += [abs(x - y) for _, _, x, y in same]
+        assert len(gaps) > 0.5 * 20 * len(PROMPTS)
+        assert sum(gaps) / len(gaps) < 0.02, sum(gaps) / len(gaps)
+        assert max(gaps) < 0.3
 
 
 @every
