@@ -130,7 +130,7 @@ def test_back_ends_differ_by_bf16_rounding_alone(
     head_dim: int, ratio: int, open_engine: Open
 ) -> None:
     """Log-probabilities of the common beginning of greedy decoding, at any group of query heads."""
-    sizes = {"hidden_size": 256, "num_attention_heads": 2 * ratio, "num_hidden_layers": 2}
+    sizes = {"hidden_size": 384, "num_attention_heads": 2 * ratio, "num_hidden_layers": 2}
     model = cast(tiny_llama(head_dim=head_dim, initializer_range=0.1, **sizes), torch.bfloat16)
     dense, *others = (
         complete(open_on(open_engine, model, attention=attention), PROMPTS, max_new_tokens=20)
