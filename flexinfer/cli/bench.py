@@ -7,6 +7,7 @@ from typing import Annotated
 
 from flexinfer.cli.console import Console, print_data
 from flexinfer.cli.engine_options import EngineFlags
+from flexinfer.cli.failures import say_failure
 from flexinfer.cli.flags import option
 from flexinfer.cli.options import (
     IGNORE_EOS,
@@ -37,6 +38,10 @@ class WorkloadFlags:
     n_prompts: Annotated[
         int, option("--n-prompts", panel=WORKLOAD, metavar="N", help="Prompts a round.")
     ] = 64
+    n_samples: Annotated[
+        int,
+        option("--n-samples", panel=WORKLOAD, metavar="N", help="Samples of each prompt."),
+    ] = 1
     n_rounds: Annotated[
         int,
         option("--n-rounds", panel=WORKLOAD, metavar="N", help="Timed rounds, after a warm-up."),
@@ -47,6 +52,14 @@ class WorkloadFlags:
     max_new_tokens: Annotated[int, MAX_NEW_TOKENS] = 512
     temperature: Annotated[float, TEMPERATURE] = 1.0
     ignore_eos: Annotated[bool, IGNORE_EOS] = True
+    gate: Annotated[
+        bool,
+        option(
+            "--gate/--no-gate",
+            panel=WORKLOAD,
+            help="Check the output against the Hugging Face module before measuring.",
+        ),
+    ] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +116,9 @@ def bench(
         report = run_bench(options, engine_config, bench_config, console.report)
         for line in dict.fromkeys(line for row in report.results for line in row.notices):
             console.notice(line)
+    for row in report.results:
+        if row.error is not None:
+            say_failure(f"{row.backend} batch {row.max_batch_size}: {row.error}")
     print_data(render(report, form))
     write_stats(report)
     return report.exit_code

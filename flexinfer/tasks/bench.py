@@ -8,7 +8,8 @@ For the command line:
 - `render(report, "table" | "json" | "csv" | "md") -> str` is what goes to stdout (see FORMATS).
 - `write_stats(report)` writes `stats_path`, if one was given; call it after printing, so that a
   full disk costs the file and not the figures.
-- `report.verdict` is ok, regression, flagged, failed or interrupted; exit with `report.exit_code`.
+- `report.verdict` is ok, regression, flagged, failed, wrong output or interrupted; exit with
+  `report.exit_code`.
 
 `decode_tps` is the decoded tokens of one round over the wall clock of that same round, the whole
 call, prefill included.

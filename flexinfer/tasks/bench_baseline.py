@@ -11,6 +11,8 @@ from flexinfer.errors import UsageError
 from flexinfer.tasks.bench_result import KEY, BenchResult, Comparison
 
 Baseline = Mapping[tuple[object, ...], Mapping[str, Any]]
+LATER: Mapping[str, Any] = {"n_samples": 1}
+"""Names of KEY that older files lack, and what they would hold."""
 
 
 def read_baseline(path: str) -> Baseline:
@@ -25,6 +27,7 @@ def read_baseline(path: str) -> Baseline:
     rows = document.get("results") if isinstance(document, dict) else None
     if not isinstance(rows, list) or not all(_usable(row) for row in rows):
         raise UsageError(f"--baseline {path} holds no bench results", hint=hint)
+    rows = [{**LATER, **row} for row in rows]
     return {tuple(row[name] for name in KEY): row for row in rows}
 
 
@@ -73,7 +76,7 @@ def _compare(
 
 def _usable(row: object) -> bool:
     """Tell whether a row has its whole key and a figure or null."""
-    if not isinstance(row, dict) or not all(name in row for name in KEY):
+    if not isinstance(row, dict) or not set(KEY) <= set(row) | set(LATER):
         return False
     figure = row.get("decode_tps_median")
     return figure is None or (isinstance(figure, int | float) and figure > 0)

@@ -14,13 +14,16 @@ from flexinfer.errors import EnvironmentUnfit, UsageError
 class BenchConfig:
     """The workload, the rounds, what to sweep and what to hold the outcome against.
 
-    `prompt_length` is `LOW:HIGH` or one number, in tokens, both ends included. `batch_sizes` is
-    the sweep (empty: the engine config's own). `temperature` 0 is greedy. `fail_below` is the
-    percent of decode tokens a second a run may lose against `baseline` (a file bench wrote).
+    `prompt_length` is `LOW:HIGH` or one number, in tokens, both ends included. `n_samples` are
+    decoded from each prompt. `batch_sizes` is the sweep (empty: the engine config's own).
+    `temperature` 0 is greedy. `gate`: figures only of an engine whose output was checked.
+    `fail_below` is the percent of decode tokens a second a run may lose against `baseline` (a file
+    bench wrote).
     """
 
     backends: tuple[str, ...] = ("flex",)
     n_prompts: int = 64
+    n_samples: int = 1
     n_rounds: int = 5
     max_new_tokens: int = 512
     prompt_length: str = "64:256"
@@ -32,11 +35,13 @@ class BenchConfig:
     stats_path: str | None = None
     report_file: str | None = None
     seed: int = 0
+    gate: bool = True
 
     def __post_init__(self) -> None:
         """Check every value; raises UsageError, or EnvironmentUnfit for what is yet to come."""
         for flag, count in (
             ("--n-prompts", self.n_prompts),
+            ("--n-samples", self.n_samples),
             ("--n-rounds", self.n_rounds),
             ("--max-new-tokens", self.max_new_tokens),
         ):

@@ -71,8 +71,8 @@ def roofline_figures(
     first = [call.wall_s for call in measured.prefill if call.problem is None]
     if cost is None or bandwidth is None or not good or not first:
         return {}
-    prompts = [len(output.prompt_token_ids) for output in good[0].outputs]
-    floor_s = decode_bytes(cost, prompts, good[0].new_tokens, batch_size) / bandwidth
+    prompts, news = zip(*good[0].samples, strict=True)
+    floor_s = decode_bytes(cost, prompts, news, batch_size) / bandwidth
     decode_s = median(call.wall_s for call in good) - median(first)
     if floor_s <= 0.0 or decode_s <= 0.0:
         return {}
@@ -93,6 +93,7 @@ def _speed(good: Sequence[Call]) -> dict[str, Any]:
     rates = [call.tokens / call.wall_s for call in good]
     return {
         "n_decoded_tokens": median_low(call.tokens for call in good),
+        "prefill_tokens": median_low(call.prefill_tokens for call in good),
         "median_wall_s": median(walls),
         "best_wall_s": min(walls),
         "wall_spread_pct": 100.0 * (max(walls) - min(walls)) / median(walls),

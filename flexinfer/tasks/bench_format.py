@@ -86,10 +86,12 @@ def _heading(report: BenchReport) -> list[str]:
     lines = []
     for row in report.results:
         graphs = {True: "CUDA graphs", False: "no CUDA graphs", None: "not run"}
+        samples = f"{row.n_samples} samples each, " if row.n_samples > 1 else ""
         adapter = f", adapter {row.lora_adapter}" if row.lora_adapter else ""
         lines.append(
             f"{row.model_name} ({row.backend}{adapter}, {graphs[row.capture_cudagraph]}): "
-            f"{row.n_prompts} prompts of {row.prompt_length} tokens, {row.max_new_tokens} new"
+            f"{row.n_prompts} prompts of {row.prompt_length} tokens, {samples}"
+            f"{row.max_new_tokens} new"
         )
     return list(dict.fromkeys(lines))
 
@@ -99,13 +101,18 @@ def _words(report: BenchReport) -> list[str]:
     lines = [f"tok/s: {DEFINITIONS['decode_tps']}"]
     for row in report.results:
         label = f"{row.backend} batch {row.max_batch_size}"
-        lines += [f"{label}: failed: {row.error}"] if row.error else []
+        lines += [f"{label}: failed: {row.error}"] if row.error else [f"{label}: {_gate(row)}"]
         lines += [
             f"{label}: round {number} left out: {problem}"
             for number, problem in row.flagged_rounds.items()
         ]
     lines += [_change(asdict(comparison)) for comparison in report.comparisons]
     return [*lines, f"verdict: {report.verdict}"]
+
+
+def _gate(row: BenchResult) -> str:
+    """Return what was checked of a row's output."""
+    return row.gate.summary if row.gate else "output gate: off, the output is unchecked"
 
 
 def _change(comparison: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import NamedTuple
 
@@ -14,10 +15,15 @@ class Peak(NamedTuple):
 
 
 def reset_peak(device: str) -> None:
-    """Begin a new measurement on a CUDA device; a process's peak cannot be reset."""
+    """Begin a new measurement on a CUDA device; a process's peak cannot be reset.
+
+    What was used before and is not any more goes back to the device first.
+    """
     if device == "cuda":
         import torch
 
+        gc.collect()
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 

@@ -10,19 +10,24 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from flexinfer.tasks.bench_gate import Gate
 from flexinfer.tasks.environment import SCHEMA_VERSION
 
-Verdict = Literal["ok", "regression", "flagged", "failed", "interrupted"]
+Verdict = Literal["ok", "regression", "flagged", "failed", "wrong output", "interrupted"]
 DEFINITIONS: Mapping[str, str] = {
     "decode_tps": "decoded tokens of one round over the wall clock of that same round, "
     "the whole call, prefill included; median and best over the rounds that are not flagged",
-    "n_decoded_tokens": "decoded tokens of one round",
+    "n_decoded_tokens": "decoded tokens of one round, all samples together",
+    "prefill_tokens": "positions of one round that prefill computed: a prompt that its samples "
+    "share counts once, and one position for each further sample",
     "prefill_tps": "prompt tokens over the median wall clock of a call with one new token",
     "ttft_s": "median over the requests of the timed rounds, from the call's start",
     "step_ms": "decode steps of the timed rounds, host wall clock",
     "graph_replays": "in the timed rounds together, as eager_steps and preemptions",
-    "peak_memory_gb": "10**9 bytes allocated on the device from opening the engine to the last "
-    "round, weights included; without CUDA the process's largest resident set so far",
+    "peak_memory_gb": "10**9 bytes allocated on the device at most, weights included, from after "
+    "the output gate to the last round; without CUDA the process's largest resident set so far",
+    "gate": "a greedy probe against the Hugging Face module over the same weights: of the tokens "
+    "checked (the reference's margin exceeds the noise of its dtype) all must be the reference's",
     "roofline_pct": "bytes decoding must read over the copy bandwidth measured in this run, as a "
     "percentage of the measured decode time (median wall less the one-token call)",
 }
@@ -33,6 +38,7 @@ KEY = (
     "lora_adapter",
     "max_batch_size",
     "n_prompts",
+    "n_samples",
     "prompt_length",
     "max_new_tokens",
 )
@@ -65,9 +71,11 @@ class BenchResult:
     n_prompts: int
     prompt_length: str
     max_new_tokens: int
+    n_samples: int = 1
     capture_cudagraph: bool | None = None
     n_prompt_tokens: int | None = None
     n_decoded_tokens: int | None = None
+    prefill_tokens: int | None = None
     wall_times_s: tuple[float, ...] = ()
     round_tokens: tuple[int, ...] = ()
     flagged_rounds: Mapping[int, str] = field(default_factory=dict)
@@ -90,6 +98,7 @@ class BenchResult:
     peak_reserved_gb: float | None = None
     roofline_pct: float | None = None
     roofline: Roofline | None = None
+    gate: Gate | None = None
     sample_completions: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     error: str | None = None
@@ -129,6 +138,8 @@ class BenchReport:
         """The worst of what happened; "flagged" is a round with other tokens than asked."""
         if self.interrupted:
             return "interrupted"
+        if any(row.gate is not None and row.gate.problem for row in self.results):
+            return "wrong output"
         if any(row.error for row in self.results):
             return "failed"
         if any(comparison.regression for comparison in self.comparisons):

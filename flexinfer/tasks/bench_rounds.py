@@ -18,17 +18,29 @@ PREFILL_CALLS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One whole `generate` call: its wall clock, what came back, what was wrong with it."""
+    """One whole `generate` call: its wall clock, what came back, what was wrong with it.
+
+    `prefill_tokens` are the positions whose KV prefill steps computed.
+    """
 
     wall_s: float
-    new_tokens: tuple[int, ...]
     outputs: tuple[RequestOutput, ...]
+    prefill_tokens: int
     problem: str | None
+
+    @property
+    def samples(self) -> tuple[tuple[int, int], ...]:
+        """Prompt and new tokens of every sample."""
+        return tuple(
+            (len(output.prompt_token_ids), len(completion.token_ids))
+            for output in self.outputs
+            for completion in output.outputs
+        )
 
     @property
     def tokens(self) -> int:
         """Decoded tokens of the call."""
-        return sum(self.new_tokens)
+        return sum(new for _, new in self.samples)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +65,7 @@ def requests_for(
                 max_new_tokens=max_new_tokens,
                 temperature=config.temperature,
                 ignore_eos=config.ignore_eos,
+                n=config.n_samples,
                 seed=config.seed + index,
             ),
         )
@@ -70,17 +83,17 @@ def measure(
     """Run one full warm-up call, the one-token calls, then the rounds, each call whole."""
     whole = requests_for(config, prompts, config.max_new_tokens)
     first = requests_for(config, prompts, 1)
-    asked = [config.max_new_tokens] * len(prompts) if config.ignore_eos else None
+    exact = config.ignore_eos
     progress.enter("warm-up")
-    warm_up = _timed(backend, whole, asked, clock)
+    warm_up = _timed(backend, whole, exact, clock)
     progress.enter("prefill")
     repeats = min(PREFILL_CALLS, config.n_rounds)
-    prefill = tuple(_timed(backend, first, [1] * len(first), clock) for _ in range(repeats))
+    prefill = tuple(_timed(backend, first, True, clock) for _ in range(repeats))
     before = snapshot(backend.stats)
     rounds: list[Call] = []
     for number in range(1, config.n_rounds + 1):
         progress.enter(f"round {number} of {config.n_rounds}")
-        rounds.append(_timed(backend, whole, asked, clock))
+        rounds.append(_timed(backend, whole, exact, clock))
     during = since(before, backend.stats)
     return Measured(
         warm_up=warm_up, prefill=prefill, rounds=tuple(rounds), before=before, during=during
@@ -102,36 +115,35 @@ def since(before: EngineStats, now: EngineStats) -> EngineStats:
 
 
 def token_problem(
-    outputs: Sequence[RequestOutput], asked: Sequence[int] | None, sent: int
+    outputs: Sequence[RequestOutput], requests: Sequence[Request], exact: bool
 ) -> str | None:
-    """Say what a call failed to deliver, or None; `asked` None asks for no exact counts."""
+    """Say what a call failed to deliver, or None; `exact`: samples have the length asked for."""
+    sent = len(requests)
     if len(outputs) != sent:
         return f"{len(outputs)} outputs for {sent} requests"
     failed = [output.error for output in outputs if output.error is not None]
     if failed:
         return f"{len(failed)} of {sent} requests failed: {failed[0]}"
-    counts = [_new_tokens(output) for output in outputs]
-    if asked is None or counts == list(asked):
+    asked = [[request.sampling.max_new_tokens] * request.sampling.n for request in requests]
+    counts = [[len(sample.token_ids) for sample in output.outputs] for output in outputs]
+    if any(len(got) != len(want) for got, want in zip(counts, asked, strict=True)):
+        return f"{sum(map(len, counts))} samples instead of {sum(map(len, asked))}"
+    if not exact or counts == asked:
         return None
     wrong = sum(got != want for got, want in zip(counts, asked, strict=True))
-    return f"{sum(counts)} tokens instead of {sum(asked)} ({wrong} of {sent} requests differ)"
+    got_tokens, want_tokens = sum(map(sum, counts)), sum(map(sum, asked))
+    return f"{got_tokens} tokens instead of {want_tokens} ({wrong} of {sent} requests differ)"
 
 
-def _timed(
-    backend: Backend, requests: Sequence[Request], asked: Sequence[int] | None, clock: Clock
-) -> Call:
+def _timed(backend: Backend, requests: Sequence[Request], exact: bool, clock: Clock) -> Call:
     """Time one `generate` call; tokens are on the host when it returns."""
+    before = backend.stats.prefill_tokens
     start = clock()
     outputs = backend.generate(requests)
     wall = clock() - start
     return Call(
         wall_s=wall,
-        new_tokens=tuple(_new_tokens(output) for output in outputs),
         outputs=tuple(outputs),
-        problem=token_problem(outputs, asked, len(requests)),
+        prefill_tokens=backend.stats.prefill_tokens - before,
+        problem=token_problem(outputs, requests, exact),
     )
-
-
-def _new_tokens(output: RequestOutput) -> int:
-    """Count the tokens decoded for one request, over all its samples."""
-    return sum(len(completion.token_ids) for completion in output.outputs)

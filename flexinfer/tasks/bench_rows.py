@@ -14,7 +14,9 @@ from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.errors import FlexinferError, UsageError
 from flexinfer.tasks.bench_config import BenchConfig
 from flexinfer.tasks.bench_figures import figures, remarks, roofline_figures
+from flexinfer.tasks.bench_gate import Gate
 from flexinfer.tasks.bench_memory import peak, reset_peak
+from flexinfer.tasks.bench_probe import check_output
 from flexinfer.tasks.bench_progress import Progress
 from flexinfer.tasks.bench_result import BenchResult
 from flexinfer.tasks.bench_rounds import Clock, measure
@@ -101,25 +103,46 @@ def _measured(
 ) -> BenchResult:
     """Open one back end, measure it, close it, and fill its row."""
     device = job.checkpoint.device
-    reset_peak(device)
     progress = Progress(report)
     with closing(job.checkpoint.open(engine, progress)) as backend:
         _check_length(backend, _needed(job.prompts, config))
-        length = backend.max_seq_length
+        gate = _gate(job, backend, config, engine, progress)
+        blank = replace(blank, max_seq_length=backend.max_seq_length, gate=gate)
+        said = (*backend.notices, *_unfilled(blank), _said_of(gate, config))
+        if gate is not None and gate.problem is not None:
+            return replace(blank, notices=said, error=gate.problem, error_code=1)
+        reset_peak(device)
         measured = measure(backend, config, job.prompts, progress, clock)
-        notices = (*backend.notices, *_unfilled(blank), *remarks(measured))
     memory = peak(device)
     roofline = roofline_figures(measured, job.cost, job.bandwidth, engine.max_batch_size)
     return replace(
         blank,
         **figures(measured),
         **roofline,
-        max_seq_length=length,
         peak_memory_gb=memory.allocated_gb,
         peak_reserved_gb=memory.reserved_gb,
         load_s=job.checkpoint.load_s,
-        notices=notices,
+        notices=(*said, *remarks(measured)),
     )
+
+
+def _gate(
+    job: Job, backend: Backend, config: BenchConfig, engine: EngineConfig, progress: Progress
+) -> Gate | None:
+    """Check the engine's output; None where that is off or there is no module to check against."""
+    module = job.checkpoint.module
+    if module is None or not config.gate:
+        return None
+    progress.enter("output gate")
+    return check_output(backend, module, config, job.prompts, engine.max_batch_size)
+
+
+def _said_of(gate: Gate | None, config: BenchConfig) -> str:
+    """Return the notice on the output gate."""
+    if gate is not None:
+        return gate.summary
+    why = "there is no module to hold the output against" if config.gate else "--no-gate"
+    return f"output gate: off ({why}); the figures are of unchecked output"
 
 
 def _check_length(backend: Backend, needed: int) -> None:
@@ -133,9 +156,10 @@ def _check_length(backend: Backend, needed: int) -> None:
 
 def _unfilled(row: BenchResult) -> tuple[str, ...]:
     """Say that a batch size is never reached, so that nobody reads the row as that batch."""
-    if row.n_prompts >= row.max_batch_size:
+    rows = row.n_prompts * row.n_samples
+    if rows >= row.max_batch_size:
         return ()
-    return (f"--max-batch-size {row.max_batch_size}: only {row.n_prompts} prompts ever run",)
+    return (f"--max-batch-size {row.max_batch_size}: only {rows} sequences ever run",)
 
 
 def _blank(
@@ -150,6 +174,7 @@ def _blank(
         max_batch_size=engine.max_batch_size,
         max_seq_length=engine.max_seq_length,
         n_prompts=config.n_prompts,
+        n_samples=config.n_samples,
         prompt_length=config.prompt_length,
         max_new_tokens=config.max_new_tokens,
     )

@@ -62,6 +62,7 @@ def test_the_seed_workload_is_the_default(command: Any, asked: list[Any]) -> Non
 def test_options_reach_the_task(command: Any, asked: list[Any], tmp_path: Path) -> None:
     path = str(tmp_path / "base.json")
     words = "--n-prompts 2 --n-rounds 1 --max-new-tokens 8 --prompt-length 4:6 --no-ignore-eos "
+    words += "--n-samples 8 --no-gate "
     words += "--temperature 0 --max-batch-size 1,4 --kv-memory 1MiB --seed 3 --fail-below 5"
     assert command("bench", "-m", "m", *words.split(), "--baseline", path).exit_code == 0
     assert asked[0] == ModelOptions(model="m", seed=3)
@@ -72,6 +73,8 @@ def test_options_reach_the_task(command: Any, asked: list[Any], tmp_path: Path) 
         max_new_tokens=8,
         prompt_length="4:6",
         ignore_eos=False,
+        n_samples=8,
+        gate=False,
         temperature=0.0,
         batch_sizes=(1, 4),
         baseline=path,
@@ -109,6 +112,7 @@ def test_the_verdict_is_the_exit_code(
     result = command("bench", "-m", model)
     assert result.exit_code == code
     assert "123.4" in result.stdout
+    assert ("error: flex batch 4: it broke\n" in result.stderr) == (model == "bad")
 
 
 @pytest.mark.parametrize(
@@ -119,6 +123,7 @@ def test_the_verdict_is_the_exit_code(
         (["--report", "x.html"], 3),
         (["--fail-below", "5"], 2),
         (["--n-prompts", "0"], 2),
+        (["--n-samples", "0"], 2),
         (["--max-new-tokens", "0"], 2),
         (["--max-batch-size", "1,x"], 2),
     ],

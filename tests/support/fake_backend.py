@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flexinfer.backends.protocol import Backend
-from flexinfer.config import EngineConfig, Report
+from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.engine.outputs import Completion, EngineStats, Request, RequestOutput
-from flexinfer.tasks.bench import Rig
+from flexinfer.tasks.bench import BenchConfig, BenchReport, Rig, run_bench
 from flexinfer.tasks.roofline import StepCost
+
+OPTIONS = ModelOptions(model="fake-model")
 
 
 @dataclass
@@ -55,6 +57,9 @@ class FakeBackend:
         self.clock.now += self.seconds(call, len(requests), new)
         self.stats.graph_replays += new - 1
         self.stats.eager_steps += 1
+        self.stats.prefill_tokens += sum(
+            len(r.prompt_token_ids) + r.sampling.n - 1 for r in requests
+        )
         self.stats.ttft_s += [0.1 * (call + 1)] * len(requests)
         self.stats.step_s += [0.001 * (call + 1)] * (new - 1)
         return self.tamper(call, [answer(i, r) for i, r in enumerate(requests)])
@@ -92,9 +97,8 @@ def answer(index: int, request: Request) -> RequestOutput:
         policy_logprobs=(-1.0,) * count,
         finish_reason="length",
     )
-    return RequestOutput(
-        index=index, prompt_token_ids=request.prompt_token_ids, outputs=(completion,)
-    )
+    outputs = (completion,) * request.sampling.n
+    return RequestOutput(index=index, prompt_token_ids=request.prompt_token_ids, outputs=outputs)
 
 
 def fake_rig(
@@ -115,3 +119,13 @@ def fake_rig(
         clock=clock,
     )
     return rig, held
+
+
+def small(**given: Any) -> BenchConfig:
+    """Four prompts of 5 to 9 tokens, 11 new tokens, five rounds."""
+    defaults = {"n_prompts": 4, "n_rounds": 5, "max_new_tokens": 11, "prompt_length": "5:9"}
+    return BenchConfig(**defaults | given)
+
+
+def run(rig: Rig, config: BenchConfig | None = None, **engine: Any) -> BenchReport:
+    return run_bench(OPTIONS, EngineConfig(**engine), config or small(), rig=rig)

@@ -86,6 +86,19 @@ def test_another_workload_is_refused_before_anything_is_timed(before: str) -> No
     assert not held.opened
 
 
+def test_samples_of_a_prompt_are_part_of_the_key(before: str) -> None:
+    with pytest.raises(UsageError, match="n_samples 2"):
+        run(1.0, baseline=before, n_samples=2)
+
+
+def test_a_file_from_before_there_were_samples_is_read(before: str) -> None:
+    document = json.loads(Path(before).read_text())
+    for row in document["results"]:
+        del row["n_samples"]
+    Path(before).write_text(json.dumps(document))
+    assert run(2.0, baseline=before, fail_below=5.0).verdict == "regression"
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

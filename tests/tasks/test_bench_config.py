@@ -18,12 +18,14 @@ def test_the_defaults_are_the_seed_workload() -> None:
     assert config.ignore_eos
     assert config.temperature == 1.0
     assert config.backends == ("flex",)
+    assert (config.n_samples, config.gate) == (1, True)
 
 
 @pytest.mark.parametrize(
     ("flag", "given"),
     [
         ("--n-prompts", {"n_prompts": 0}),
+        ("--n-samples", {"n_samples": 0}),
         ("--n-rounds", {"n_rounds": 0}),
         ("--max-new-tokens", {"max_new_tokens": 0}),
         ("--prompt-length", {"prompt_length": "0:4"}),

@@ -21,6 +21,7 @@ from flexinfer.tasks.bench import (
     render,
     run_bench,
 )
+from flexinfer.tasks.bench_gate import Gate
 from tests.support.fake_backend import fake_rig
 
 PROMISED = {
@@ -49,6 +50,9 @@ PROMISED = {
     "eager_steps",
     "preemptions",
     "round_tokens",
+    "prefill_tokens",
+    "n_samples",
+    "gate",
 }
 
 
@@ -131,6 +135,35 @@ def test_words_say_what_columns_cannot(report: BenchReport, form: str) -> None:
     assert "round 2 left out: 43 tokens instead of 44" in text
     assert "-50.0 % (22.0 -> 11.0) REGRESSION" in text
     assert "verdict: regression" in text
+
+
+GATE = Gate(
+    checked=60, agreed=60, skipped_for_margin=4, mean_logprob_gap=0.0123, max_logprob_gap=0.2,
+    logprob_limit=0.05, noise=0.25, dtype="bfloat16", longest_context=700,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["table", "md"])
+def test_words_say_what_was_checked(report: BenchReport, form: str) -> None:
+    assert "flex batch 64: output gate: off, the output is unchecked" in render(report, form)
+    text = render(with_row(report, gate=GATE, n_samples=8), form)
+    assert "4 prompts of 5:9 tokens, 8 samples each, 11 new" in text
+    assert (
+        "flex batch 64: output gate: 60 of 60 tokens are the reference's (4 more within the noise "
+        "of 0.25 logits in bfloat16), mean log-probability gap 0.012; contexts up to 700 tokens"
+    ) in text
+
+
+def test_wrong_output_is_the_verdict_and_exit_1(report: BenchReport) -> None:
+    wrong = replace(GATE, agreed=59, problem="wrong output: new token 3")
+    failed = with_row(report, gate=wrong, error=wrong.problem, error_code=1)
+    assert (failed.verdict, failed.exit_code) == ("wrong output", 1)
+    document = json.loads(failed.to_json())
+    assert document["verdict"] == "wrong output"
+    assert document["results"][0]["gate"]["agreed"] == 59
+    assert "verdict: wrong output" in render(failed, "table")
+    both = replace(failed, results=(*failed.results, replace(failed.results[0], gate=None)))
+    assert both.verdict == "wrong output"
 
 
 @pytest.mark.parametrize("form", FORMATS)

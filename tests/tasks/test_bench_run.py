@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.config import EngineConfig
 from flexinfer.engine.outputs import RequestOutput
-from flexinfer.errors import NotEnoughMemory, UsageError, WriteFailed
-from flexinfer.tasks.bench import BenchConfig, BenchReport, Rig, run_bench, write_stats
-from flexinfer.tasks.bench_progress import Progress
 from flexinfer.tasks.roofline import LayerRead, StepCost
-from tests.support.fake_backend import FakeBackend, FakeCheckpoint, FakeClock, fake_rig
+from tests.support.fake_backend import (
+    FakeBackend,
+    FakeCheckpoint,
+    FakeClock,
+    fake_rig,
+    run,
+    small,
+)
 
-OPTIONS = ModelOptions(model="fake-model")
 WARM_UP, PREFILL = 1, 3
 FIRST_ROUND = WARM_UP + PREFILL
-
-
-def small(**given: Any) -> BenchConfig:
-    """Four prompts of 5 to 9 tokens, 11 new tokens, five rounds."""
-    defaults = {"n_prompts": 4, "n_rounds": 5, "max_new_tokens": 11, "prompt_length": "5:9"}
-    return BenchConfig(**defaults | given)
-
-
-def run(rig: Rig, config: BenchConfig | None = None, **engine: Any) -> BenchReport:
-    return run_bench(OPTIONS, EngineConfig(**engine), config or small(), rig=rig)
 
 
 def shorten(*calls: int) -> Any:
@@ -113,6 +105,56 @@ def test_counts_that_only_cancel_out_are_flagged() -> None:
     assert row.decode_tps_median is None
 
 
+def test_counts_that_only_cancel_out_within_a_request_are_flagged() -> None:
+    def tamper(call: int, outs: list[RequestOutput]) -> list[RequestOutput]:
+        one, two = outs[0].outputs
+        longer = replace(one, token_ids=(7,) * (len(one.token_ids) + 1))
+        shorter = replace(two, token_ids=two.token_ids[:-1])
+        return [replace(outs[0], outputs=(longer, shorter)), *outs[1:]]
+
+    rig, _ = fake_rig(tamper=tamper)
+    row = run(rig, small(n_samples=2)).results[0]
+    assert row.flagged_rounds[1] == "88 tokens instead of 88 (1 of 4 requests differ)"
+
+
+def test_a_sample_that_is_missing_is_flagged() -> None:
+    rig, _ = fake_rig(
+        tamper=lambda call, outs: [replace(outs[0], outputs=outs[0].outputs[:-1]), *outs[1:]]
+    )
+    row = run(rig, small(n_samples=3, ignore_eos=False)).results[0]
+    assert row.flagged_rounds[1] == "11 samples instead of 12"
+
+
+def test_samples_share_the_prefill_of_their_prompt() -> None:
+    rig, held = fake_rig(seconds=lambda call, count, new: 2.0)
+    row = run(rig, small(n_samples=8)).results[0]
+    sampling = [request.sampling.n for call in held.opened[0].calls for request in call]
+    assert set(sampling) == {8}
+    assert (row.n_samples, row.n_decoded_tokens, row.decode_tps_median) == (8, 4 * 8 * 11, 176.0)
+    assert row.n_prompt_tokens is not None
+    assert row.prefill_tokens == row.n_prompt_tokens + 4 * 7
+    assert row.prefill_tps == row.n_prompt_tokens / 2.0
+    assert not any("only" in notice for notice in run(rig, small(n_samples=16)).results[0].notices)
+
+
+def test_the_floor_counts_every_sample() -> None:
+    cost = StepCost(1_000, (LayerRead(1, None, True),))
+    rig, held = fake_rig(cost=cost, bandwidth=10_000.0)
+    row = run(rig, small(n_samples=3)).results[0]
+    lengths = [len(r.prompt_token_ids) for r in held.opened[0].calls[0]]
+    read = 10 * 1_000 + 3 * sum(sum(range(n + 1, n + 11)) for n in lengths)
+    assert row.roofline is not None
+    assert row.roofline.decode_floor_s == pytest.approx(read / 10_000.0)
+
+
+def test_output_that_nobody_could_check_is_said_to_be_unchecked() -> None:
+    rig, held = fake_rig()
+    row = run(rig).results[0]
+    assert row.gate is None
+    assert row.notices[-1].startswith("output gate: off (there is no module")
+    assert len(held.opened[0].calls) == 9
+
+
 def test_failed_and_missing_outputs_are_flagged() -> None:
     def tamper(call: int, outs: list[RequestOutput]) -> list[RequestOutput]:
         if call == FIRST_ROUND:
@@ -179,78 +221,6 @@ def test_sampling_is_what_was_asked() -> None:
     assert all(prompts == first for prompts in rest)
 
 
-def test_a_sweep_loads_once_and_closes_every_engine() -> None:
-    loads = []
-    rig, held = fake_rig()
-    rig = replace(rig, load=lambda name, options, report: loads.append(name) or held)
-    report = run(rig, small(batch_sizes=(1, 8)), page_size=16, max_batch_size=64)
-    assert loads == ["flex"]
-    assert [row.max_batch_size for row in report.results] == [1, 8]
-    assert [backend.config.max_batch_size for backend in held.opened] == [1, 8]
-    assert all(backend.closed and backend.config.page_size == 16 for backend in held.opened)
-    assert report.verdict == "ok"
-    unfilled = [[n for n in row.notices if "only 4 prompts" in n] for row in report.results]
-    assert [len(notices) for notices in unfilled] == [0, 1]
-
-
-def test_the_sequence_length_is_what_the_workload_needs() -> None:
-    rig, held = fake_rig()
-    run(rig)
-    longest = max(len(r.prompt_token_ids) for r in held.opened[0].calls[0])
-    assert held.opened[0].config.max_seq_length == longest + 11
-    row = run(rig, max_seq_length=100).results[0]
-    assert row.max_seq_length == held.opened[1].config.max_seq_length == 100
-    with pytest.raises(UsageError, match="--max-seq-length 12 is too short"):
-        run(rig, max_seq_length=12)
-
-
-def test_a_model_with_too_few_positions_is_told_before_measuring() -> None:
-    rig, held = fake_rig(known_positions=12)
-    with pytest.raises(UsageError, match="the model serves 12 tokens, this workload takes 19"):
-        run(rig)
-    assert held.opened[0].closed
-    assert not held.opened[0].calls
-    rig, _ = fake_rig(known_positions=20)
-    assert run(rig, max_seq_length=100).results[0].max_seq_length == 20
-
-
-def failing(sizes: tuple[int, ...], error: BaseException) -> Rig:
-    """A rig whose back ends of those batch sizes cannot be opened."""
-    clock = FakeClock()
-
-    def backend(config: EngineConfig) -> FakeBackend:
-        if config.max_batch_size in sizes:
-            raise error
-        return FakeBackend(config, clock)
-
-    return replace(fake_rig(FakeCheckpoint(backend))[0], clock=clock)
-
-
-def test_a_failure_in_a_sweep_is_a_row_with_the_reason() -> None:
-    report = run(failing((8,), NotEnoughMemory("8 GB are missing")), small(batch_sizes=(1, 8, 16)))
-    assert [row.error for row in report.results] == [None, "8 GB are missing", None]
-    assert report.results[1].decode_tps_median is None
-    assert (report.verdict, report.exit_code) == ("failed", 1)
-
-
-def test_a_sweep_that_fails_whole_has_the_exit_code_of_the_failure() -> None:
-    report = run(failing((1, 8), NotEnoughMemory("8 GB are missing")), small(batch_sizes=(1, 8)))
-    assert (report.verdict, report.exit_code) == ("failed", 4)
-
-
-def test_a_failure_of_the_only_row_is_raised() -> None:
-    with pytest.raises(NotEnoughMemory):
-        run(failing((64,), NotEnoughMemory("8 GB are missing")))
-
-
-def test_an_interrupt_keeps_the_finished_rows() -> None:
-    report = run(failing((8,), KeyboardInterrupt()), small(batch_sizes=(1, 8, 16)))
-    assert [row.max_batch_size for row in report.results] == [1]
-    assert (report.verdict, report.exit_code) == ("interrupted", 130)
-    with pytest.raises(KeyboardInterrupt):
-        run(failing((1,), KeyboardInterrupt()), small(batch_sizes=(1, 8)))
-
-
 def test_roofline_is_floor_over_decode_time() -> None:
     cost = StepCost(1_000, (LayerRead(1, None, True),))
     rig, held = fake_rig(cost=cost, bandwidth=10_000.0)
@@ -275,46 +245,3 @@ def test_one_new_token_has_no_decode_figures() -> None:
     assert row.roofline_pct is None
     assert row.step_ms is None
     assert row.flagged_rounds == {}
-
-
-def test_stats_are_written_and_a_bad_place_is_found_first(tmp_path: Path) -> None:
-    rig, held = fake_rig()
-    path = tmp_path / "stats.json"
-    report = run(rig, small(stats_path=str(path)))
-    assert not path.exists()
-    write_stats(report)
-    assert json.loads(path.read_text()) == json.loads(report.to_json())
-    held.opened.clear()
-    for bad in (tmp_path, tmp_path / "no" / "stats.json"):
-        with pytest.raises(WriteFailed, match="--stats-path"):
-            run(rig, small(stats_path=str(bad)))
-    assert not held.opened
-
-
-def test_a_full_disk_is_write_failed() -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    rig, _ = fake_rig()
-    with pytest.raises(WriteFailed, match="No space left"):
-        write_stats(run(rig, small(stats_path="/dev/full")))
-
-
-def test_progress_is_told() -> None:
-    rig, _ = fake_rig()
-    told: list[tuple[str, int, int]] = []
-    config = small(n_rounds=2)
-    run_bench(OPTIONS, EngineConfig(), config, lambda *line: told.append(line), rig=rig)
-    assert [stage for stage, _, _ in told] == ["warm-up", "prefill", "round 1 of 2", "round 2 of 2"]
-
-
-def test_an_engines_steps_are_told_once_a_second() -> None:
-    clock, told = FakeClock(), list[tuple[str, int, int]]()
-    progress = Progress(lambda *line: told.append(line), clock)
-    progress.enter("round 1 of 2")
-    for done in range(12):
-        clock.now += 0.25
-        progress("generating", done, 12)
-    progress("compiling", 0, 0)
-    counted = [line for line in told if line[2]]
-    assert counted == [("round 1 of 2: generating", done, 12) for done in (3, 7, 11)]
-    assert told[-1] == ("round 1 of 2: compiling", 0, 0)

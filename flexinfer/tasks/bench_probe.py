@@ -1,0 +1,83 @@
+"""The probe of the output gate: a few prompts of the workload, decoded amid the workload itself.
+
+The engine gets a first batch of the workload with few new tokens, so that what is checked is what
+will be timed: the same batch size, sampler, graphs and kernels. Up to four of its requests are
+greedy and checked: prompts of several lengths, and one filled up to the longest context that the
+workload reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, cycle, islice
+from typing import TYPE_CHECKING
+
+from flexinfer.backends.protocol import Backend
+from flexinfer.engine.outputs import Request, RequestOutput
+from flexinfer.tasks.bench_config import BenchConfig
+from flexinfer.tasks.bench_gate import Checked, Gate, judge
+from flexinfer.tasks.bench_rounds import requests_for, token_problem
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NEW_TOKENS, LONGEST, PICKS = 16, 2048, 4
+"""New tokens of a probe, tokens of its longest prompt, and requests that are checked."""
+
+
+def check_output(
+    backend: Backend,
+    module: PreTrainedModel,
+    config: BenchConfig,
+    prompts: Sequence[tuple[int, ...]],
+    batch_size: int,
+) -> Gate:
+    """Decode the probe, score it by `module` and judge; raises NotEnoughMemory."""
+    from flexinfer.engine.memory import memory_told
+    from flexinfer.tasks.bench_reference import teacher_forced
+
+    requests, picks = probe(config, prompts, batch_size)
+    outputs = backend.generate(requests)
+    problem = token_problem(outputs, requests, exact=False)
+    problem = problem or token_problem(
+        [outputs[pick] for pick in picks], [requests[pick] for pick in picks], exact=True
+    )
+    if problem is not None:
+        return Gate(problem=f"wrong output: {problem}")
+    samples = list(dict.fromkeys(sample for pick in picks for sample in _ends(outputs[pick])))
+    with memory_told("the output gate's reference", "lower --kv-memory, or take --no-gate"):
+        return judge(samples, teacher_forced(module, samples))
+
+
+def probe(
+    config: BenchConfig, prompts: Sequence[tuple[int, ...]], batch_size: int
+) -> tuple[list[Request], list[int]]:
+    """Return the requests of the probe and the indices of those that are checked."""
+    count = min(len(prompts), max(-(-batch_size // config.n_samples), PICKS))
+    new = min(NEW_TOKENS, config.max_new_tokens)
+    requests = requests_for(config, prompts[:count], new)
+    order = sorted(range(count), key=lambda index: len(prompts[index]))
+    filled = order[-2] if count >= PICKS else order[-1]
+    reach = max(map(len, prompts)) + config.max_new_tokens - new
+    picks = sorted({order[0], order[(count - 1) // 2], order[-1], filled})
+    for pick in picks:
+        prompt = prompts[pick]
+        if pick == filled:
+            prompt = tuple(islice(chain(prompt, cycle(chain(*prompts))), reach))
+        requests[pick] = _greedy(requests[pick], prompt[:LONGEST])
+    return requests, picks
+
+
+def _greedy(request: Request, prompt: tuple[int, ...]) -> Request:
+    """Return the request with another prompt, greedy and of full length."""
+    sampling = replace(request.sampling, temperature=0.0, ignore_eos=True)
+    return Request(prompt_token_ids=prompt, sampling=sampling)
+
+
+def _ends(output: RequestOutput) -> list[Checked]:
+    """Return the first sample, whose prompt was prefilled, and the last, which may share it."""
+    return [
+        Checked(output.prompt_token_ids, sample.token_ids, sample.logprobs)
+        for sample in (output.outputs[0], output.outputs[-1])
+    ]

@@ -1,0 +1,159 @@
+"""run_bench over a scripted back end: sweeps, failures, what is told and written on the way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flexinfer.config import EngineConfig
+from flexinfer.engine.outputs import RequestOutput
+from flexinfer.errors import NotEnoughMemory, UsageError, WriteFailed
+from flexinfer.tasks.bench import Rig, run_bench, write_stats
+from flexinfer.tasks.bench_progress import Progress
+from tests.support.fake_backend import (
+    OPTIONS,
+    FakeBackend,
+    FakeCheckpoint,
+    FakeClock,
+    fake_rig,
+    run,
+    small,
+)
+
+WARM_UP, PREFILL = 1, 3
+FIRST_ROUND = WARM_UP + PREFILL
+
+
+def test_a_sweep_loads_once_and_closes_every_engine() -> None:
+    loads = []
+    rig, held = fake_rig()
+    rig = replace(rig, load=lambda name, options, report: loads.append(name) or held)
+    report = run(rig, small(batch_sizes=(1, 8)), page_size=16, max_batch_size=64)
+    assert loads == ["flex"]
+    assert [row.max_batch_size for row in report.results] == [1, 8]
+    assert [backend.config.max_batch_size for backend in held.opened] == [1, 8]
+    assert all(backend.closed and backend.config.page_size == 16 for backend in held.opened)
+    assert report.verdict == "ok"
+    unfilled = [[n for n in row.notices if "only 4 sequences" in n] for row in report.results]
+    assert [len(notices) for notices in unfilled] == [0, 1]
+
+
+def test_the_sequence_length_is_what_the_workload_needs() -> None:
+    rig, held = fake_rig()
+    run(rig)
+    longest = max(len(r.prompt_token_ids) for r in held.opened[0].calls[0])
+    assert held.opened[0].config.max_seq_length == longest + 11
+    row = run(rig, max_seq_length=100).results[0]
+    assert row.max_seq_length == held.opened[1].config.max_seq_length == 100
+    with pytest.raises(UsageError, match="--max-seq-length 12 is too short"):
+        run(rig, max_seq_length=12)
+
+
+def test_a_model_with_too_few_positions_is_told_before_measuring() -> None:
+    rig, held = fake_rig(known_positions=12)
+    with pytest.raises(UsageError, match="the model serves 12 tokens, this workload takes 19"):
+        run(rig)
+    assert held.opened[0].closed
+    assert not held.opened[0].calls
+    rig, _ = fake_rig(known_positions=20)
+    assert run(rig, max_seq_length=100).results[0].max_seq_length == 20
+
+
+def failing(sizes: tuple[int, ...], error: BaseException) -> Rig:
+    """A rig whose back ends of those batch sizes cannot be opened."""
+    clock = FakeClock()
+
+    def backend(config: EngineConfig) -> FakeBackend:
+        if config.max_batch_size in sizes:
+            raise error
+        return FakeBackend(config, clock)
+
+    return replace(fake_rig(FakeCheckpoint(backend))[0], clock=clock)
+
+
+def test_a_failure_in_a_sweep_is_a_row_with_the_reason() -> None:
+    report = run(failing((8,), NotEnoughMemory("8 GB are missing")), small(batch_sizes=(1, 8, 16)))
+    assert [row.error for row in report.results] == [None, "8 GB are missing", None]
+    assert report.results[1].decode_tps_median is None
+    assert (report.verdict, report.exit_code) == ("failed", 1)
+
+
+def test_memory_that_runs_out_in_a_call_is_a_row_too() -> None:
+    clock = FakeClock()
+
+    def fail(call: int, outs: list[RequestOutput]) -> list[RequestOutput]:
+        raise NotEnoughMemory("generating ran out of memory")
+
+    def backend(config: EngineConfig) -> FakeBackend:
+        made = FakeBackend(config, clock)
+        made.tamper = fail if config.max_batch_size == 8 else made.tamper
+        return made
+
+    rig = replace(fake_rig(FakeCheckpoint(backend))[0], clock=clock)
+    report = run(rig, small(batch_sizes=(1, 8)))
+    assert [row.error_code for row in report.results] == [None, 4]
+    assert report.results[1].error == "generating ran out of memory"
+
+
+def test_a_sweep_that_fails_whole_has_the_exit_code_of_the_failure() -> None:
+    report = run(failing((1, 8), NotEnoughMemory("8 GB are missing")), small(batch_sizes=(1, 8)))
+    assert (report.verdict, report.exit_code) == ("failed", 4)
+
+
+def test_a_failure_of_the_only_row_is_raised() -> None:
+    with pytest.raises(NotEnoughMemory):
+        run(failing((64,), NotEnoughMemory("8 GB are missing")))
+
+
+def test_an_interrupt_keeps_the_finished_rows() -> None:
+    report = run(failing((8,), KeyboardInterrupt()), small(batch_sizes=(1, 8, 16)))
+    assert [row.max_batch_size for row in report.results] == [1]
+    assert (report.verdict, report.exit_code) == ("interrupted", 130)
+    with pytest.raises(KeyboardInterrupt):
+        run(failing((1,), KeyboardInterrupt()), small(batch_sizes=(1, 8)))
+
+
+def test_stats_are_written_and_a_bad_place_is_found_first(tmp_path: Path) -> None:
+    rig, held = fake_rig()
+    path = tmp_path / "stats.json"
+    report = run(rig, small(stats_path=str(path)))
+    assert not path.exists()
+    write_stats(report)
+    assert json.loads(path.read_text()) == json.loads(report.to_json())
+    held.opened.clear()
+    for bad in (tmp_path, tmp_path / "no" / "stats.json"):
+        with pytest.raises(WriteFailed, match="--stats-path"):
+            run(rig, small(stats_path=str(bad)))
+    assert not held.opened
+
+
+def test_a_full_disk_is_write_failed() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    rig, _ = fake_rig()
+    with pytest.raises(WriteFailed, match="No space left"):
+        write_stats(run(rig, small(stats_path="/dev/full")))
+
+
+def test_progress_is_told() -> None:
+    rig, _ = fake_rig()
+    told: list[tuple[str, int, int]] = []
+    config = small(n_rounds=2)
+    run_bench(OPTIONS, EngineConfig(), config, lambda *line: told.append(line), rig=rig)
+    assert [stage for stage, _, _ in told] == ["warm-up", "prefill", "round 1 of 2", "round 2 of 2"]
+
+
+def test_an_engines_steps_are_told_once_a_second() -> None:
+    clock, told = FakeClock(), list[tuple[str, int, int]]()
+    progress = Progress(lambda *line: told.append(line), clock)
+    progress.enter("round 1 of 2")
+    for done in range(12):
+        clock.now += 0.25
+        progress("generating", done, 12)
+    progress("compiling", 0, 0)
+    counted = [line for line in told if line[2]]
+    assert counted == [("round 1 of 2: generating", done, 12) for done in (3, 7, 11)]
+    assert told[-1] == ("round 1 of 2: compiling", 0, 0)
