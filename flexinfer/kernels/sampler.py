@@ -110,12 +110,13 @@ def _truncate(scores_BV: Tensor, rows: SamplerRows) -> Tensor:
 def gumbel(seed_B: Tensor, position_B: Tensor, vocab: int) -> Tensor:
     """Return standard Gumbel noise [B, vocab], a hash of (seed, position, index).
 
-    -log(E) with E = -log(1 - u) exponential: small u, hence large noise, keeps its full precision.
+    -log(E) with E = -log(1 - u) exponential: small u, hence large noise, keeps its full precision;
+    u stays below 1, where the noise would be -inf.
     """
     index = torch.arange(vocab, dtype=torch.int32, device=seed_B.device)
     low, high = _row_keys(seed_B, position_B)
     bits = _mix(_mix(index[None] * -1640531527 ^ low[:, None]) ^ high[:, None])
-    uniform = (bits & 0x7FFFFFFF).float() * 2.0**-31 + 2.0**-32
+    uniform = ((bits & 0x7FFFFFFF).float() * 2.0**-31 + 2.0**-32).clamp(max=1 - 2.0**-24)
     return -torch.log(-torch.log1p(-uniform))
 
 

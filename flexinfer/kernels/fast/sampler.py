@@ -68,6 +68,7 @@ def _gumbel(seed, position, index):
     high = ((state >> 32) & 0xFFFFFFFF).to(tl.int32)
     bits = _mix(_mix((index * -1640531527) ^ low) ^ high)
     u = (bits & 0x7FFFFFFF).to(tl.float32) * 4.656612873077393e-10 + 2.3283064365386963e-10
+    u = tl.minimum(u, 0.999999940395355)
     exponential = tl.where(u < 0.000244140625, u + 0.5 * u * u, -tl.log(1.0 - u))
     return -tl.log(exponential)
 
