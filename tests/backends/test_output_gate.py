@@ -17,7 +17,7 @@ from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.outputs import Completion, EngineStats, Request, RequestOutput
 from flexinfer.errors import NotEnoughMemory
-from flexinfer.tasks import bench_reference
+from flexinfer.tasks import bench_reference, bench_rows
 from flexinfer.tasks.bench import BenchConfig, BenchReport, Rig, run_bench
 from flexinfer.tasks.bench_gate import Gate
 from flexinfer.tasks.bench_probe import check_output
@@ -165,6 +165,16 @@ def test_one_token_off_by_one_is_refused_before_anything_is_timed() -> None:
     assert "attention: tampered" in row.notices
 
 
+def test_a_sample_that_shares_its_prompt_is_checked_too() -> None:
+    def last(outputs: list[RequestOutput]) -> list[RequestOutput]:
+        samples = outputs[2].outputs
+        outputs[2] = replace(outputs[2], outputs=(*samples[:-1], shifted(samples[-1])))
+        return outputs
+
+    report, _ = bench(last, n_samples=2)
+    assert report.verdict == "wrong output"
+
+
 def test_a_right_one_is_measured_and_the_gate_is_in_the_report() -> None:
     report, calls = bench(lambda outputs: outputs)
     row = report.results[0]
@@ -188,6 +198,13 @@ def test_a_gate_that_is_off_is_said_aloud() -> None:
     assert row.gate is None
     assert row.notices[-1] == "output gate: off (--no-gate); the figures are of unchecked output"
     assert len(calls) == 3
+
+
+def test_memory_is_counted_from_after_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(bench_rows, "reset_peak", lambda device: order.append("reset"))
+    bench(lambda outputs: order.append("call") or outputs)
+    assert order == ["call", "reset", "call", "call", "call"]
 
 
 def test_log_probabilities_that_are_off_are_refused() -> None:

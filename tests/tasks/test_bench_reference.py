@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from flexinfer.tasks import bench_reference
 from flexinfer.tasks.bench_gate import Checked
-from flexinfer.tasks.bench_reference import teacher_forced
+from flexinfer.tasks.bench_reference import Widened, teacher_forced
 from tests.support.engines import tiny
 from tests.support.oracle import hf_logits
 from tests.support.prompts import prompts_of
@@ -71,6 +71,17 @@ def test_the_module_is_left_alone_and_projects_few_rows(family: str) -> None:
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
+def test_widened_arithmetic_never_becomes_narrow_again() -> None:
+    narrow = torch.full((3,), 1 / 3, dtype=torch.bfloat16)
+    with Widened(torch.float64):
+        made = (narrow * 1, narrow.to(torch.float32), torch.zeros(2, dtype=torch.bfloat16))
+        counted = torch.arange(3) + torch.tensor([True, False, True])
+    assert [tensor.dtype for tensor in made] == [torch.float64] * 3
+    assert torch.equal(made[0], narrow.double())
+    assert counted.dtype == torch.int64
+    assert narrow.dtype == torch.bfloat16
+
+
 class Largest(TorchDispatchMode):
     """Notes the largest tensor in elements."""
 
@@ -84,7 +95,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_no_more_than_one_weight_is_widened_at_a_time_and_no_table() -> None:
-    module = tiny_gemma4(vocab_size=4000, hidden_size_per_layer_input=4)
+    module = tiny_gemma4(vocab_size=4000, hidden_size_per_layer_input=16)
     with Largest() as watched:
         teacher_forced(module, samples_of(20))
     assert watched.elements == 4000 * 64 > 20 * 4000
