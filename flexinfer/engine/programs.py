@@ -85,7 +85,7 @@ def sample_rows(
     state.tokens[slots_B] = out.tokens
     state.positions[slots_B] = torch.where(slots_B == pad_slot, 0, position_B)
     if seen is not None:
-        seen[slots_B, out.tokens] = True
+        seen[slots_B, out.tokens] = torch.ones_like(slots_B, dtype=torch.bool)
     bits = torch.stack((out.logprobs, out.policy_logprobs)).view(torch.int32)
     return torch.cat((out.tokens.int()[None], bits))
 

@@ -81,8 +81,9 @@ class SlotState:
     def remember(self, slot: int, token_ids: Sequence[int]) -> None:
         """Mark the tokens that a repetition penalty applies to in a slot, and no others."""
         assert self.seen is not None, "a penalty without track_seen"
+        unique = upload(np.array(sorted(set(token_ids))), self._device)
         self.seen[slot] = False
-        self.seen[slot, upload(np.array(sorted(set(token_ids))), self._device)] = True
+        self.seen[slot, unique] = torch.ones_like(unique, dtype=torch.bool)
 
 
 def kind_of(params: SamplingParams) -> SamplerKind:
