@@ -85,3 +85,14 @@ def test_a_real_bench(options: ModelOptions) -> None:
     steps = [row.eager_steps for row in report.results]
     assert steps == [2 * 3 * 5, 2 * 5]
     assert Path(report.results[0].model_name).name == Path(options.model).name
+
+
+def test_samples_of_a_prompt_cost_one_prefill_in_a_real_bench(options: ModelOptions) -> None:
+    config = BenchConfig(
+        n_prompts=2, n_samples=4, n_rounds=1, max_new_tokens=6, prompt_length="20", batch_sizes=(8,)
+    )
+    row = run_bench(options, EngineConfig(attention="dense"), config).results[0]
+    assert row.gate is not None
+    assert row.n_prompt_tokens == 40
+    assert row.prefill_tokens == 40 + 2 * 3
+    assert row.n_decoded_tokens == 2 * 4 * 6
