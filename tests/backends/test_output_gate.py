@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -236,19 +235,14 @@ def test_a_probe_that_does_not_come_back_whole(tamper: Tamper, words: str) -> No
     assert words in str(report.results[0].error)
 
 
-@contextmanager
-def failing_reference(error: Exception) -> Iterator[None]:
+def test_a_reference_without_memory_is_told_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(*args: Any) -> Any:
-        raise error
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench_reference, "_logits", fail)
-        yield
-
-
-def test_a_reference_without_memory_is_told_with_the_way_out() -> None:
-    words = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
-    with failing_reference(words), pytest.raises(NotEnoughMemory) as caught:
+    monkeypatch.setattr(bench_reference, "_logits", fail)
+    with pytest.raises(NotEnoughMemory) as caught:
         bench(lambda outputs: outputs)
     assert "9.00 GiB" in caught.value.message
     assert "--no-gate" in str(caught.value.hint)
