@@ -13,6 +13,9 @@ from flexinfer.kernels.fast.attention import paged_decode
 from flexinfer.kernels.fast.prefill import paged_prefill
 from flexinfer.kernels.fast.table import TileTable
 
+LEAST_KEYS = 16
+"""Keys that a turn of decode attention has at least: tensor cores take no fewer."""
+
 
 class PageRows(NamedTuple):
     """Page-table rows int32 [B, P] and int64 positions; the kernels cut windows themselves.
@@ -48,7 +51,7 @@ class TritonKernels:
 
         def attend(q_BHD: Tensor, k: Tensor, v: Tensor, mask: PageRows) -> Tensor:
             tile = table.decode(q_BHD.shape[0], group, spec.head_dim, spec.kv_heads)
-            tile = tile._replace(BN=min(tile.BN, page))
+            tile = tile._replace(BN=max(min(tile.BN, page), LEAST_KEYS))
             return paged_decode(
                 q_BHD, (k, v), mask.pages_BP, mask.positions, page, spec.window, spec.scale, tile
             )
@@ -59,7 +62,6 @@ class TritonKernels:
         """Return prefill attention for layers like `spec`."""
         page = self._page
         tile = self._table.prefill(spec.head_dim)
-        tile = tile._replace(BN=max(tile.BN, page))
 
         def attend(q_THD: Tensor, k: Tensor, v: Tensor, tiling: Tiling, mask: PageRows) -> Tensor:
             return paged_prefill(

@@ -20,12 +20,31 @@ LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 class DecodeTile(NamedTuple):
-    """Keys a turn (a divisor of the page size), shares of a sequence, warps and pipeline stages."""
+    """Keys a turn (a divisor or multiple of the page), shares of a sequence, warps, stages."""
 
     BN: int
     split: int
     warps: int
     stages: int
+
+
+@triton.jit
+def slots_of(pages, column, turn, PAGE: tl.constexpr, BN: tl.constexpr):
+    """Return the pool rows int64 [BN] of a turn's keys; `pages` is the sequence's whole row.
+
+    A turn is part of one page, or several pages whole.
+    """
+    key = tl.arange(0, BN)
+    if BN <= PAGE:
+        page = tl.sum(tl.where(column == (turn * BN) // PAGE, pages, 0), 0)
+        slot = page.to(tl.int64) * PAGE + (turn * BN) % PAGE + key
+    else:
+        slot = tl.zeros([BN], tl.int64)
+        for i in tl.static_range(BN // PAGE):
+            at = turn * (BN // PAGE) + i
+            page = tl.sum(tl.where(column == at, pages, 0), 0).to(tl.int64)
+            slot = tl.where(key // PAGE == i, page * PAGE + key % PAGE, slot)
+    return slot
 
 
 @triton.jit
@@ -65,10 +84,8 @@ def decode_kernel(
     acc = tl.zeros([ROWS, D], tl.float32)
     for turn in tl.range(start, end, num_stages=STAGES):
         key = turn * BN + tl.arange(0, BN)
-        page = tl.sum(tl.where(column == (turn * BN) // PAGE, pages, 0), 0)
-        slot = page.to(tl.int64) * PAGE + (turn * BN) % PAGE + tl.arange(0, BN)
         seen = (key <= position) & (key >= first)
-        at = base + slot[:, None] * D + d[None, :]
+        at = base + slots_of(pages, column, turn, PAGE, BN)[:, None] * D + d[None, :]
         keys = tl.load(k_pool + at, mask=seen[:, None], other=0.0, eviction_policy="evict_first")
         values = tl.load(v_pool + at, mask=seen[:, None], other=0.0, eviction_policy="evict_first")
         score = tl.dot(queries, keys.T, input_precision="ieee") * (SCALE * LOG2E)
@@ -126,7 +143,7 @@ def paged_decode(
     k_pool, v_pool = pools
     B, H, D = q_BHD.shape
     G, columns = k_pool.shape[1], table_BP.shape[1]
-    assert page % tile.BN == 0, (page, tile)
+    assert page % tile.BN == 0 or tile.BN % page == 0, (page, tile)
     out = torch.empty_like(q_BHD)
     shares = (B, tile.split, H)
     partial = out if tile.split == 1 else q_BHD.new_empty(*shares, D, dtype=torch.float32)

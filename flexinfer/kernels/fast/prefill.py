@@ -18,29 +18,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flexinfer.kernels.fast.attention import LOG2E
+from flexinfer.kernels.fast.attention import LOG2E, slots_of
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 
 
 class PrefillTile(NamedTuple):
-    """Queries a block (divides Q), keys a turn (a multiple of the page), warps, stages."""
+    """Queries a block (divides Q), keys a turn (divisor or multiple of a page), warps, stages."""
 
     BM: int
     BN: int
     warps: int
     stages: int
-
-
-@triton.jit
-def _slots(pages, column, turn, PAGE: tl.constexpr, BN: tl.constexpr):
-    """Return the pool rows [BN] of the keys of a turn; `pages` is the sequence's whole row."""
-    key = tl.arange(0, BN)
-    slot = tl.zeros([BN], tl.int64)
-    first = turn * (BN // PAGE)
-    for i in tl.static_range(BN // PAGE):
-        page = tl.sum(tl.where(column == first + i, pages, 0), 0).to(tl.int64)
-        slot = tl.where(key // PAGE == i, page * PAGE + key % PAGE, slot)
-    return slot
 
 
 @triton.jit
@@ -52,7 +40,7 @@ def _turns(
     """Take the turns [start, end) into the softmax state; unmasked ones are seen whole."""
     d = tl.arange(0, D)
     for turn in tl.range(start, end, num_stages=STAGES):
-        at = base + _slots(pages, column, turn, PAGE, BN)[:, None] * D + d[None, :]
+        at = base + slots_of(pages, column, turn, PAGE, BN)[:, None] * D + d[None, :]
         score = tl.dot(queries, tl.load(k_pool + at).T, input_precision="ieee") * (SCALE * LOG2E)
         if MASKED:
             key = (turn * BN + tl.arange(0, BN))[None, :]
@@ -149,7 +137,7 @@ def paged_prefill(
     _, H, D = q_THD.shape
     N, Q = source_NQ.shape
     assert Q % tile.BM == 0, (Q, tile)
-    assert tile.BN % page == 0, (page, tile)
+    assert page % tile.BN == 0 or tile.BN % page == 0, (page, tile)
     out, pdl = torch.empty_like(q_THD), dependent(q_THD, q_THD.shape[0])
     prefill_kernel[(N * (Q // tile.BM), H)](
         q_THD, k_pool, v_pool, out, source_NQ, positions_NQ, table_NP, k_pool.shape[2],

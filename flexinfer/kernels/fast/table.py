@@ -55,13 +55,13 @@ class TileTable:
         return None if found is None else Tile(*found)
 
     def prefill(self, head_dim: int) -> PrefillTile:
-        """Return the tile of prefill attention; the default fits sm_80 up to head_dim 256."""
+        """Return the tile of prefill attention; the default fits 99 KB of shared memory (sm_86)."""
         found = self._entries.get("prefill", {}).get(str(head_dim))
         if found is not None:
             return PrefillTile(*found["0"])
         if head_dim <= 128:
             return PrefillTile(128, 64, 8, 3)
-        return PrefillTile(64, 32, 4, 2 if head_dim <= 256 else 1)
+        return PrefillTile(64 if head_dim <= 256 else 32, 32, 8, 2)
 
     def decode(self, rows: int, group: int, head_dim: int, kv_heads: int) -> DecodeTile:
         """Return the tile of decode attention; the default fits any device."""
