@@ -22,7 +22,7 @@ def bitsandbytes(context: Context) -> Finding:
     """Quantise a small weight to NF4 and multiply by it."""
     if not is_there(context, BITSANDBYTES):
         return absent(context, BITSANDBYTES)
-    probe = context.probe("nf4", timeout_s=180.0)
+    probe = context.device_probe("nf4", timeout_s=180.0)
     found = version(context, BITSANDBYTES, probe)
     if probe.error is not None:
         return broken(context, BITSANDBYTES, found, probe.error)

@@ -89,10 +89,14 @@ def _flex_probe(context: Context) -> Probe:
 
     options = {dim: decode_options(int(dim), PAGE, True, {}) for dim in dims}
     arguments = (json.dumps(options if context.torch.devices else {}), *dims)
-    if not context.has_probed("flex", *arguments):
-        first = "the first compile of a process takes up to half a minute"
-        context.say(f"compiling flex_attention at head_dim {dims[0]}; {first}")
-    return context.probe("flex", *arguments, timeout_s=FLEX_TIMEOUT_S, on_row=tell)
+    first = "the first compile of a process takes up to half a minute"
+    return context.device_probe(
+        "flex",
+        *arguments,
+        timeout_s=FLEX_TIMEOUT_S,
+        on_row=tell,
+        stage=f"compiling flex_attention at head_dim {dims[0]}; {first}",
+    )
 
 
 def _judge(context: Context, head_dim: int, probe: Probe) -> Finding:

@@ -67,7 +67,7 @@ def cuda_graphs(context: Context) -> Finding:
     """Capture a product in a CUDA graph and replay it with other input."""
     if not context.torch.cuda:
         return skip("no CUDA device")
-    probe = context.probe("graph", timeout_s=120.0)
+    probe = context.device_probe("graph", timeout_s=120.0)
     fix = "--no-cuda-graphs runs without them; unset CUDA_LAUNCH_BLOCKING; update torch"
     if probe.error is not None:
         return fail(probe.error, "decode runs inside CUDA graphs", fix)

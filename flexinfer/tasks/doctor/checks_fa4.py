@@ -51,7 +51,7 @@ def _run(context: Context, found: str, capability: tuple[int, int]) -> Finding:
     able = [dim for dim in wanted if supports(capability, dim, found)]
     text = f"{found}, head dims {', '.join(map(str, able)) or 'none'} of {context.target.label}"
     if able:
-        probe = context.probe("fa4", *map(str, able), timeout_s=240.0)
+        probe = context.device_probe("fa4", *map(str, able), timeout_s=240.0)
         bad = [row.get("failed") for row in probe.rows if not row.get("error", 1.0) <= ERROR_LIMIT]
         if probe.error is not None or bad:
             reason = probe.error or bad[0] or "wrong result"

@@ -14,7 +14,9 @@ from flexinfer.tasks.doctor.memory_plan import weight_bytes
 from flexinfer.tasks.doctor.report import Finding, ok, skip, unfit, warn
 from flexinfer.tasks.doctor.shapes import shapes
 
-HUB_TIMEOUT_S = 45.0
+HUB_TIMEOUT_S = 6.0
+"""Of all questions together, name resolution too, which has no limit of its own."""
+
 WITHOUT_HUB = "--load-format dummy and --model tiny-gemma4 need no hub"
 LITTLE_DISK = 5e9
 SHOWN = 3

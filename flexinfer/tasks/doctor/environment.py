@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from flexinfer.tasks.doctor.process import Run, run_process
+from flexinfer.tasks.doctor.crew import Crew
+from flexinfer.tasks.doctor.process import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +21,8 @@ class Environment:
     """Questions a check may ask; it touches the machine in no other way.
 
     `version_of` and `requires_of` read a distribution's metadata; `findable` says whether a module
-    could be imported, without importing it; `run` starts a process; `disk_free` is in bytes;
-    `host_memory` returns (total, available) bytes.
+    could be imported, without importing it; `run` runs a process, from any thread; `stop` ends all
+    that run; `disk_free` is in bytes; `host_memory` returns (total, available) bytes.
     """
 
     python: tuple[int, int, int]
@@ -37,6 +38,7 @@ class Environment:
     run: Run
     disk_free: Callable[[Path], int]
     host_memory: Callable[[], tuple[int, int]]
+    stop: Callable[[], None] = lambda: None
 
     def switched_on(self, variable: str) -> bool:
         """Whether an environment variable is set to something that means yes."""
@@ -45,6 +47,7 @@ class Environment:
 
 def this_machine() -> Environment:
     """Return the real machine."""
+    crew = Crew()
     return Environment(
         python=sys.version_info[:3],
         executable=sys.executable,
@@ -56,9 +59,10 @@ def this_machine() -> Environment:
         requires_of=_requires_of,
         findable=_findable,
         which=shutil.which,
-        run=run_process,
+        run=crew,
         disk_free=_disk_free,
         host_memory=_host_memory,
+        stop=crew.stop,
     )
 
 

@@ -12,10 +12,14 @@ TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Nvidia:
-    """The driver's version and device names; `error` says why an installed tool got no answer."""
+    """The driver's version and device names; `error` says why an installed tool got no answer.
+
+    `shared` says that every device takes several processes at a time (compute mode Default).
+    """
 
     driver: str | None = None
     devices: tuple[str, ...] = ()
+    shared: bool = False
     error: str | None = None
 
 
@@ -25,13 +29,21 @@ def find_nvidia(environment: Environment) -> Nvidia:
     if tool is None:
         return Nvidia()
     outcome = environment.run(
-        [tool, "--query-gpu=driver_version,name", "--format=csv,noheader"],
+        [tool, "--query-gpu=driver_version,name,compute_mode", "--format=csv,noheader"],
         timeout_s=TIMEOUT_S,
         variables=environment.variables,
         on_line=lambda line: None,
     )
-    rows = [line.split(",", 1) for line in outcome.stdout.splitlines() if "," in line]
+    rows = [
+        [part.strip() for part in line.split(",")]
+        for line in outcome.stdout.splitlines()
+        if "," in line
+    ]
     if outcome.code != 0 or not rows:
         said = " ".join(outcome.stdout.split()) or failure_line(outcome, TIMEOUT_S)
         return Nvidia(error=said or "no device")
-    return Nvidia(driver=rows[0][0].strip(), devices=tuple(name.strip() for _, name in rows))
+    return Nvidia(
+        driver=rows[0][0],
+        devices=tuple(row[1] for row in rows),
+        shared=all(row[2:] == ["Default"] for row in rows),
+    )

@@ -44,8 +44,13 @@ def run_process(
     timeout_s: float,
     variables: Mapping[str, str],
     on_line: Callable[[str], None],
+    on_start: Callable[[int], None] = lambda group: None,
+    on_end: Callable[[int], None] = lambda group: None,
 ) -> RunOutcome:
-    """Run `argv` in a process group of its own, which is killed whole when time is up."""
+    """Run `argv` in a process group of its own, which is killed whole when time is up.
+
+    `on_start` is given the group as it begins, `on_end` once it is dead.
+    """
     began, lines = time.perf_counter(), []
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         try:
@@ -56,6 +61,7 @@ def run_process(
         timer = threading.Timer(timeout_s, _expire, (process.pid, expired))
         timer.start()
         try:
+            on_start(process.pid)
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line)
@@ -63,7 +69,8 @@ def run_process(
             code = process.wait()
         finally:
             timer.cancel()
-            _kill(process.pid)
+            kill_group(process.pid)
+            on_end(process.pid)
             process.wait()
         stderr.seek(0)
         return RunOutcome(
@@ -93,10 +100,10 @@ def _start(
 def _expire(group: int, expired: threading.Event) -> None:
     """Note that time is up and kill the group."""
     expired.set()
-    _kill(group)
+    kill_group(group)
 
 
-def _kill(group: int) -> None:
+def kill_group(group: int) -> None:
     """Kill what is left of a process group."""
     try:
         os.killpg(group, signal.SIGKILL)

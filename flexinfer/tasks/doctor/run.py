@@ -1,6 +1,10 @@
-"""Run the checks one after the other; no check can take the others down."""
+"""Run the checks side by side, tell them in their order; no check can take the others down."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 
 from flexinfer.config import Report, quiet
 from flexinfer.errors import FlexinferError
@@ -17,33 +21,64 @@ from flexinfer.tasks.doctor.report import (
     skip,
 )
 
+Stages = SimpleQueue[str | None]
+"""What checks say of their progress, from many threads; None wakes who waits for one to end."""
+
 
 def run_doctor(
     config: DoctorConfig, report: Report = quiet, environment: Environment | None = None
 ) -> DoctorReport:
     """Look at what `config` asks for; raises UsageError for an unknown check, mode or model.
 
-    `report` hears of each check as it begins; `environment` is this machine where it is None.
+    `report` hears, on the calling thread, of each check in turn and of stages of any check that
+    runs meanwhile; `environment` is this machine where it is None. No process outlives the call.
     """
-    checks = select(config.checks)
+    checks, stages = select(config.checks), Stages()
+    machine = environment or this_machine()
     names = frozenset(check.name for check in checks)
-    context = Context(environment or this_machine(), config, names, report)
+    context = Context(machine, config, names, stages.put)
     context.refuse_wrong_model()
-    done: dict[str, CheckResult] = {}
-    for number, check in enumerate(checks):
-        context.position = (number, len(checks))
-        context.say(f"checking {check.name}")
-        finding = _blocked(check, done) or _run(check, context)
-        done[check.name] = CheckResult(
-            name=check.name,
-            category=check.category,
-            status=finding.status,
-            found=clip(finding.found),
-            why=clip(finding.why),
-            fix=clip(finding.fix),
-        )
+    with ThreadPoolExecutor(len(checks)) as threads:
+        try:
+            # All begin at once, also those whose needs may turn out to have failed.
+            running = [threads.submit(_run, check, context) for check in checks]
+            for future in running:
+                future.add_done_callback(lambda _: stages.put(None))
+            results = tuple(_results(checks, running, stages, report))
+        finally:
+            machine.stop()
     report("done", len(checks), len(checks))
-    return DoctorReport(checks=tuple(done.values()), strict=config.strict)
+    return DoctorReport(checks=results, strict=config.strict)
+
+
+def _results(
+    checks: Sequence[Check],
+    running: Sequence[Future[Finding]],
+    stages: Stages,
+    report: Report,
+) -> Iterator[CheckResult]:
+    """Yield the line of each check in order; one that is blocked is not waited for."""
+    done: dict[str, CheckResult] = {}
+    for number, (check, future) in enumerate(zip(checks, running, strict=True)):
+        report(f"checking {check.name}", number, len(checks))
+        finding = _blocked(check, done)
+        while finding is None and not (future.done() and stages.empty()):
+            if (stage := stages.get()) is not None:
+                report(stage, number, len(checks))
+        done[check.name] = _line(check, finding or future.result())
+        yield done[check.name]
+
+
+def _line(check: Check, finding: Finding) -> CheckResult:
+    """Return a check's line of the report."""
+    return CheckResult(
+        name=check.name,
+        category=check.category,
+        status=finding.status,
+        found=clip(finding.found),
+        why=clip(finding.why),
+        fix=clip(finding.fix),
+    )
 
 
 def _blocked(check: Check, done: dict[str, CheckResult]) -> Finding | None:

@@ -1,15 +1,20 @@
 """The probe scripts themselves, run for real where a CPU can."""
 
+import contextlib
 import json
 import os
+import socket
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from flexinfer.tasks.doctor import environment
+from flexinfer.tasks.doctor.checks_hub import HUB_TIMEOUT_S
 from flexinfer.tasks.doctor.probe import run_probe
+from tests.tasks.doctor.fakes import look
 
 SECRET = "hf_S3cretS3cret"
 
@@ -95,6 +100,32 @@ def test_a_hub_that_is_not_there(hub):
     made = run("hub", f"http://127.0.0.1:{port}", "a/open")
     assert made.facts["reachable"] is False
     assert "refused" in made.facts["reason"]
+
+
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 200 OK\r\nX: "])
+def test_a_hub_that_takes_the_call_and_stays_silent(tmp_path, says):
+    """Of the black hole the probe itself gets tired; of one that dribbles, the check."""
+    with socket.create_server(("127.0.0.1", 0)) as hole:
+        threading.Thread(target=_dribble, args=(hole, says), daemon=True).start()
+        address = f"http://127.0.0.1:{hole.getsockname()[1]}"
+        here = environment.this_machine()
+        changed = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "", "HF_HOME": str(tmp_path)}
+        fields = {**vars(here), "variables": {**here.variables, **changed}}
+        began = time.perf_counter()
+        line = look(environment.Environment(**fields), "hub", model="qwen3-0.6b")
+    assert time.perf_counter() - began < HUB_TIMEOUT_S + 2
+    assert line.status == "fail"
+    assert ("no answer within 6 s" if says else "timed out") in line.found
+
+
+def _dribble(hole, says):
+    call, _ = hole.accept()
+    with contextlib.suppress(OSError), call:
+        while says:
+            call.sendall(says)
+            says = b"x"
+            time.sleep(0.5)
+        time.sleep(30)
 
 
 def test_this_machine_answers():

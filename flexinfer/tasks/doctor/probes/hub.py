@@ -15,7 +15,8 @@ import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 
-TIMEOUT_S = 8.0
+TIMEOUT_S = 3.0
+"""Of one connection or one answer."""
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
