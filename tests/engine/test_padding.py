@@ -88,7 +88,8 @@ def test_padding_rows_write_no_real_page(family: str, largest: int, padded: Open
     engine = padded(family, max_batch_size=largest)
     programs = machinery(engine).programs
     written: set[int] = set()
-    for live in range(1, largest + 1):
+    up_and_down = [*range(1, largest + 1), *range(largest - 1, 0, -1)]
+    for live in up_and_down:
         pools = plant(engine)
         prompts = prompts_of(*range(3, 3 + live))
         outputs = engine.generate([request(p, max_new_tokens=4) for p in prompts])

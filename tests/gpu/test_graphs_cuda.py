@@ -72,12 +72,16 @@ def test_every_bucket_is_eager_and_the_oracle(family: str, largest: int, open_en
 @buckets
 @families
 def test_padding_rows_write_no_real_page(family: str, largest: int, open_engine: Open) -> None:
-    """Pages are full of canaries before; capturing, too, runs on rows that are padding."""
+    """Pages are full of canaries before; capturing, too, runs on rows that are padding.
+
+    From many rows to few, free slots still name pages that are others' by now.
+    """
     engine = open_engine(tiny_on_cuda(family), **dict(LIMITS) | {"max_batch_size": largest})
     programs = machinery(engine).programs
     specs = programs.decode_decoder.specs
     pools = [pool for s in specs if s.owns_kv for pool in programs.cache.layer(s)]
-    for live in sorted({1, largest // 2 + 1, largest}):
+    up = sorted({1, largest // 2 + 1, largest})
+    for live in [*up, *up[-2::-1]]:
         for pool in pools:
             pool[:, :, PAGE:] = CANARY
         prompts = prompts_for(live)
