@@ -1,0 +1,105 @@
+"""The kernels' own tests run in Triton's interpreter, and a kernel with a fault fails them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.triton_sessions import FOLDER, ROOT, interpret
+
+pytest.importorskip("triton")
+
+FILES = sorted(path.name for path in (ROOT / FOLDER).glob("test_*.py"))
+Outcome = Future[tuple[bool, str]]
+
+
+class Fault(NamedTuple):
+    """A change of a kernel's text, and the tests that must see it."""
+
+    file: str
+    right: str
+    wrong: str
+    tests: str
+
+
+FAULTS = {
+    "wrong split: a share stops a turn early": Fault(
+        "attention.py",
+        "end = tl.minimum(start + per, turn0 + turns)",
+        "end = tl.minimum(start + per - (share > 0), turn0 + turns)",
+        "test_attention.py",
+    ),
+    "wrong window edge: one key more": Fault(
+        "attention.py",
+        "first = tl.maximum(position - WINDOW + 1, 0)",
+        "first = tl.maximum(position - WINDOW, 0)",
+        "test_attention.py",
+    ),
+    "stale page: the one before": Fault(
+        "attention.py",
+        "column == (turn * BN) // PAGE",
+        "column == tl.maximum((turn * BN) // PAGE - 1, 0)",
+        "test_attention.py",
+    ),
+    "stale keys: the rest of the last page": Fault(
+        "attention.py",
+        "seen = (key <= position)",
+        "seen = (key // PAGE <= position // PAGE)",
+        "test_attention.py",
+    ),
+    "missing partial sum": Fault(
+        "norms.py",
+        "for s in tl.static_range(1, SPLIT):",
+        "for s in tl.static_range(1, SPLIT - 1):",
+        "test_norms.py",
+    ),
+    "rope sign": Fault(
+        "rope_write.py",
+        "(high * cos).to(dtype).to(tl.float32) + (low * sin)",
+        "(high * cos).to(dtype).to(tl.float32) - (low * sin)",
+        "test_rope_write.py",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Outcome]]:
+    """Start everything at once, two at a time; what no test waits for is not begun."""
+    with ThreadPoolExecutor(2) as pool:
+        started = {file: pool.submit(interpret, file) for file in FILES}
+        for name, fault in FAULTS.items():
+            root = tmp_path_factory.mktemp("faulty")
+            started[name] = pool.submit(interpret_faulty, fault, root)
+        yield started
+        pool.shutdown(cancel_futures=True)
+
+
+def interpret_faulty(fault: Fault, root: Path) -> tuple[bool, str]:
+    """Run the tests of a fault over a copy of the package that has it."""
+    for part in ("flexinfer", "tests"):
+        shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", root)
+    path = root / "flexinfer" / "kernels" / "fast" / fault.file
+    text = path.read_text()
+    if text.count(fault.right) != 1:
+        raise RuntimeError(f"{fault.file} has changed: plant this fault anew")
+    path.write_text(text.replace(fault.right, fault.wrong))
+    return interpret(fault.tests, root, "-x")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_kernels_are_right(file: str, sessions: dict[str, Outcome]) -> None:
+    passed, said = sessions[file].result()
+    assert passed, said
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_kernel_with_a_fault_is_caught(name: str, sessions: dict[str, Outcome]) -> None:
+    passed, said = sessions[name].result()
+    assert not passed, f"nothing saw it\n{said}"
+    assert "AssertionError" in said, said
