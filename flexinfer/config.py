@@ -158,7 +158,7 @@ class SamplingParams:
             self.repetition_penalty,
             "more than 0 (1 is off)",
         )
-        _require(self.n >= 1, "-n", self.n, "1 or more")
+        _require(1 <= self.n <= 2**16, "-n", self.n, "1 to 65536")
         _require(
             all(isinstance(s, str) and s for s in self.stop),
             "--stop",
