@@ -15,16 +15,15 @@ Open = Callable[..., Engine]
 PROMPTS = prompts_of(20, 5, 13, 8, 17, 30)
 NEW = 30
 families = pytest.mark.parametrize("family", FAMILIES)
-backends = pytest.mark.parametrize(
-    "attention", ["dense", pytest.param("flex", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(
+    ("attention", "pages"),
+    [("dense", 8), ("dense", 15), pytest.param("flex", 10, marks=pytest.mark.slow)],
 )
-
-
-@backends
-@pytest.mark.parametrize("pages", [8, 15])
 @families
 def test_preempted_sequences_are_the_oracles(
-    family: str, pages: int, attention: str, open_engine: Open
+    family: str, attention: str, pages: int, open_engine: Open
 ) -> None:
     engine = open_engine(family, attention=attention)
     seen: dict[int, list[int]] = {}
