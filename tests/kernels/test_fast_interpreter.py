@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.triton_sessions import FOLDER, ROOT, interpret
+from tests.support.triton_sessions import FOLDER, ROOT, interpret, obstacle
 
 pytest.importorskip("triton")
+if (reason := obstacle()) is not None:
+    pytest.skip(reason, allow_module_level=True)
 
 FILES = sorted(path.name for path in (ROOT / FOLDER).glob("test_*.py"))
 Outcome = Future[tuple[bool, str]]
