@@ -150,7 +150,7 @@ class SamplingParams:
         _require(
             0.0 < self.top_p <= 1.0, "--top-p", self.top_p, "more than 0, at most 1 (1 is off)"
         )
-        _require(self.top_k >= -1, "--top-k", self.top_k, "0 or -1 (off), or 1 and more")
+        _require(-1 <= self.top_k < 2**31, "--top-k", self.top_k, "0 or -1 (off), or 1 and more")
         _require(0.0 <= self.min_p <= 1.0, "--min-p", self.min_p, "0 (off) to 1")
         _require(
             0.0 < self.repetition_penalty < float("inf"),

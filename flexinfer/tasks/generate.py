@@ -95,13 +95,13 @@ def run_generate(
     notices = [*loaded.notices]
     with ExitStack() as stack:
         engine = None
+        progress = quiet if on_text else report  # a bar would draw over text that streams
         if plan.requests:
-            engine = stack.enter_context(open_engine(loaded, engine_config, report))
+            engine = stack.enter_context(open_engine(loaded, engine_config, progress))
             notices = [*engine.notices]
         notices.append(f"sampling: {describe(sampling)}")
         for line in notices:
             notice(line)
-        progress = quiet if on_text else report
         tally = serve(plan, config.items, engine, emit, progress, on_text)
         stats = {} if engine is None else _counters(engine)
     return GenerateReport(
