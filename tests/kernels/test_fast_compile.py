@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from tests.support.triton_cases import attention_shapes, capability_of, shipped
+from tests.support.triton_cases import ROWS, attention_shapes, capability_of, shipped
 from tests.support.triton_compile import SHARED_LIMIT, Report, load_report
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +107,7 @@ def test_the_whole_table_is_compiled() -> None:
     for device, entries in shipped().items():
         assert capability_of(device) in SHARED_LIMIT
         assert set(entries["decode"]) <= attention_shapes()
+        assert {int(rows) for found in entries["decode"].values() for rows in found} <= set(ROWS)
         assert set(entries.get("prefill", ())) <= {one.split("x")[1] for one in attention_shapes()}
 
 
