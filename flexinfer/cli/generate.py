@@ -26,8 +26,8 @@ from flexinfer.cli.options import (
 from flexinfer.errors import UsageError
 
 if TYPE_CHECKING:
-    from flexinfer.tasks.generate_input import Item
-    from flexinfer.tasks.generate_output import Format
+    from flexinfer.tasks.generate.input import Item
+    from flexinfer.tasks.generate.output import Format
 
 INPUT = "Input"
 T = TypeVar("T")
@@ -132,9 +132,9 @@ def generate(
 ) -> int:
     """Generate text from prompts, or from a file of requests."""
     from flexinfer.cli.results import Results
-    from flexinfer.tasks.generate import run_generate
-    from flexinfer.tasks.generate_requests import GenerateConfig
-    from flexinfer.tasks.generate_resume import read_finished
+    from flexinfer.tasks.generate.requests import GenerateConfig
+    from flexinfer.tasks.generate.resume import read_finished
+    from flexinfer.tasks.generate.run import run_generate
 
     form = output.form(from_file=asked.input is not None)
     items = _items(asked, raw=model.chat_template == "none")
@@ -173,7 +173,7 @@ def _off_screen(console: Console, write: Callable[[T], None], value: T) -> None:
 
 def _items(asked: InputFlags, raw: bool) -> tuple[Item, ...]:
     """Read the prompts of the command line, or the lines of --input."""
-    from flexinfer.tasks.generate_input import items_from_file, items_from_prompts
+    from flexinfer.tasks.generate.input import items_from_file, items_from_prompts
 
     if (asked.input is None) == (not asked.prompts):
         word = "no prompt" if asked.input is None else "both prompts and --input"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from flexinfer.cli.console import print_data
 from flexinfer.cli.failures import say_failure
 from flexinfer.errors import WriteFailed
-from flexinfer.tasks.generate_output import Format, OutputFile, Record, as_line
+from flexinfer.tasks.generate.output import Format, OutputFile, Record, as_line
 
 if TYPE_CHECKING:
-    from flexinfer.tasks.generate import GenerateReport
-    from flexinfer.tasks.generate_input import Item
+    from flexinfer.tasks.generate.input import Item
+    from flexinfer.tasks.generate.run import GenerateReport
 
 _SHOWN_FAILURES = 10
 

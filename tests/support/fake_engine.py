@@ -158,10 +158,10 @@ class Stage:
 
 def install(patch: pytest.MonkeyPatch, stage: Stage) -> None:
     """Put the fakes in place."""
-    from flexinfer.tasks import generate
+    from flexinfer.tasks.generate import run
 
-    patch.setattr(generate, "load_model", stage.load)
-    patch.setattr(generate, "open_engine", stage.open)
+    patch.setattr(run, "load_model", stage.load)
+    patch.setattr(run, "open_engine", stage.open)
 
 
 def main() -> None:

@@ -17,9 +17,9 @@ from flexinfer.config import (
     resolve_sampling,
 )
 from flexinfer.tasks.environment import document, now
-from flexinfer.tasks.generate_output import Record
-from flexinfer.tasks.generate_requests import GenerateConfig, fit, make_plan
-from flexinfer.tasks.generate_serve import Tally, serve
+from flexinfer.tasks.generate.output import Record
+from flexinfer.tasks.generate.requests import GenerateConfig, fit, make_plan
+from flexinfer.tasks.generate.serve import Tally, serve
 
 if TYPE_CHECKING:
     from flexinfer.engine.engine import Engine

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flexinfer.config import Report
-from flexinfer.tasks.generate_input import Item
-from flexinfer.tasks.generate_output import InOrder, Record
-from flexinfer.tasks.generate_requests import Plan, done_record
-from flexinfer.tasks.generate_text import TextStream
+from flexinfer.tasks.generate.input import Item
+from flexinfer.tasks.generate.output import InOrder, Record
+from flexinfer.tasks.generate.requests import Plan, done_record
+from flexinfer.tasks.generate.text import TextStream
 
 if TYPE_CHECKING:
     from flexinfer.engine.engine import Engine

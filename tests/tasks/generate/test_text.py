@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexinfer.tasks.generate_text import HALF, TextStream
+from flexinfer.tasks.generate.text import HALF, TextStream
 from tests.support.fake_engine import EOS, ByteTokenizer
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import NotEnoughMemory, UsageError, WriteFailed
-from flexinfer.tasks.generate import GenerateReport, run_generate
-from flexinfer.tasks.generate_input import Item
-from flexinfer.tasks.generate_output import Record
-from flexinfer.tasks.generate_requests import GenerateConfig
+from flexinfer.tasks.generate.input import Item
+from flexinfer.tasks.generate.output import Record
+from flexinfer.tasks.generate.requests import GenerateConfig
+from flexinfer.tasks.generate.run import GenerateReport, run_generate
 from tests.support.fake_engine import EOS, LONGEST, Stage, install
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from flexinfer.config import ChatTemplate, EngineConfig, ModelOptions, resolve_sampling
 from flexinfer.engine.outputs import Request, RequestOutput
 from flexinfer.errors import RequestError, UsageError
-from flexinfer.tasks.generate_input import Item
-from flexinfer.tasks.generate_resume import check_same
+from flexinfer.tasks.generate.input import Item
+from flexinfer.tasks.generate.resume import check_same
 
 if TYPE_CHECKING:
     from flexinfer.weights.load import LoadedModel

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flexinfer.errors import WriteFailed
-from flexinfer.tasks.generate_resume import replace_records, restore_order
+from flexinfer.tasks.generate.resume import replace_records, restore_order
 
 Record = dict[str, Any]
 Format = Literal["text", "jsonl"]

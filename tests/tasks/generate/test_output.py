@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexinfer.errors import UsageError, WriteFailed
-from flexinfer.tasks.generate_output import InOrder, OutputFile, Record, as_line
-from flexinfer.tasks.generate_resume import check_same, read_finished
+from flexinfer.tasks.generate.output import InOrder, OutputFile, Record, as_line
+from flexinfer.tasks.generate.resume import check_same, read_finished
 
 
 def record(name: str | int, text: str = "t", **more: Any) -> Record:

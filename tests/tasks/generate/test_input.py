@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flexinfer.errors import UsageError
-from flexinfer.tasks.generate_input import (
+from flexinfer.tasks.generate.input import (
     Item,
     items_from_file,
     items_from_lines,
