@@ -94,7 +94,7 @@ def bench(
     common: CommonFlags,
 ) -> int:
     """Measure decoding on synthetic prompts, and compare."""
-    from flexinfer.tasks.bench import (
+    from flexinfer.tasks.bench.run import (
         FORMATS,
         BenchConfig,
         parse_batch_sizes,

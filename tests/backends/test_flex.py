@@ -10,8 +10,8 @@ from flexinfer.backends.choose import load_checkpoint
 from flexinfer.backends.protocol import Backend, Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, SamplingParams, quiet
 from flexinfer.engine.outputs import Request
-from flexinfer.tasks.bench import BenchConfig, run_bench
-from flexinfer.tasks.bench_rows import checkpoint_cost
+from flexinfer.tasks.bench.rows import checkpoint_cost
+from flexinfer.tasks.bench.run import BenchConfig, run_bench
 from tests.support.tiny import VOCAB, save_tiny
 
 DENSE = EngineConfig(max_batch_size=2, max_seq_length=40, attention="dense")

@@ -16,11 +16,11 @@ from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.outputs import Completion, EngineStats, Request, RequestOutput
 from flexinfer.errors import NotEnoughMemory
-from flexinfer.tasks import bench_reference, bench_rows
-from flexinfer.tasks.bench import BenchConfig, BenchReport, Rig, run_bench
-from flexinfer.tasks.bench_gate import Gate
-from flexinfer.tasks.bench_probe import check_output
-from flexinfer.tasks.bench_workload import workload
+from flexinfer.tasks.bench import reference, rows
+from flexinfer.tasks.bench.gate import Gate
+from flexinfer.tasks.bench.probe import check_output
+from flexinfer.tasks.bench.run import BenchConfig, BenchReport, Rig, run_bench
+from flexinfer.tasks.bench.workload import workload
 from tests.support.engines import loaded, make_engine, tiny
 from tests.support.tiny import FAMILIES, VOCAB, tiny_gemma4
 
@@ -201,7 +201,7 @@ def test_a_gate_that_is_off_is_said_aloud() -> None:
 
 def test_memory_is_counted_from_after_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    monkeypatch.setattr(bench_rows, "reset_peak", lambda device: order.append("reset"))
+    monkeypatch.setattr(rows, "reset_peak", lambda device: order.append("reset"))
     bench(lambda outputs: order.append("call") or outputs)
     assert order == ["call", "reset", "call", "call", "call"]
 
@@ -241,7 +241,7 @@ def test_a_reference_without_memory_is_told_with_the_way_out(
     def fail(*args: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
 
-    monkeypatch.setattr(bench_reference, "_logits", fail)
+    monkeypatch.setattr(reference, "_logits", fail)
     with pytest.raises(NotEnoughMemory) as caught:
         bench(lambda outputs: outputs)
     assert "9.00 GiB" in caught.value.message

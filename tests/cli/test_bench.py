@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
-from flexinfer.tasks import bench as task
-from flexinfer.tasks.bench import BenchConfig, BenchReport, BenchResult
+from flexinfer.tasks.bench import run as task
+from flexinfer.tasks.bench.run import BenchConfig, BenchReport, BenchResult
 
 
 @pytest.fixture

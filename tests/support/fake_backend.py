@@ -9,7 +9,7 @@ from typing import Any
 from flexinfer.backends.protocol import Backend
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.engine.outputs import Completion, EngineStats, Request, RequestOutput
-from flexinfer.tasks.bench import BenchConfig, BenchReport, Rig, run_bench
+from flexinfer.tasks.bench.run import BenchConfig, BenchReport, Rig, run_bench
 from flexinfer.tasks.roofline import StepCost
 
 OPTIONS = ModelOptions(model="fake-model")

@@ -12,15 +12,15 @@ from flexinfer.backends.choose import load_checkpoint
 from flexinfer.backends.protocol import Backend, Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.errors import FlexinferError, UsageError
-from flexinfer.tasks.bench_config import BenchConfig
-from flexinfer.tasks.bench_figures import figures, remarks, roofline_figures
-from flexinfer.tasks.bench_gate import Gate
-from flexinfer.tasks.bench_memory import peak, reset_peak
-from flexinfer.tasks.bench_probe import check_output
-from flexinfer.tasks.bench_progress import Progress
-from flexinfer.tasks.bench_result import BenchResult
-from flexinfer.tasks.bench_rounds import Clock, measure
-from flexinfer.tasks.bench_workload import workload
+from flexinfer.tasks.bench.config import BenchConfig
+from flexinfer.tasks.bench.figures import figures, remarks, roofline_figures
+from flexinfer.tasks.bench.gate import Gate
+from flexinfer.tasks.bench.memory import peak, reset_peak
+from flexinfer.tasks.bench.probe import check_output
+from flexinfer.tasks.bench.progress import Progress
+from flexinfer.tasks.bench.result import BenchResult
+from flexinfer.tasks.bench.rounds import Clock, measure
+from flexinfer.tasks.bench.workload import workload
 from flexinfer.tasks.environment import environment
 from flexinfer.tasks.roofline import StepCost, copy_bandwidth, step_cost
 

@@ -24,11 +24,11 @@ from pathlib import Path
 
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.errors import WriteFailed
-from flexinfer.tasks.bench_baseline import Baseline, check_covered, compare, read_baseline
-from flexinfer.tasks.bench_config import BenchConfig, parse_batch_sizes
-from flexinfer.tasks.bench_format import FORMATS, render
-from flexinfer.tasks.bench_result import BenchReport, BenchResult, Comparison
-from flexinfer.tasks.bench_rows import Rig, measured_rows, prepare
+from flexinfer.tasks.bench.baseline import Baseline, check_covered, compare, read_baseline
+from flexinfer.tasks.bench.config import BenchConfig, parse_batch_sizes
+from flexinfer.tasks.bench.format import FORMATS, render
+from flexinfer.tasks.bench.result import BenchReport, BenchResult, Comparison
+from flexinfer.tasks.bench.rows import Rig, measured_rows, prepare
 from flexinfer.tasks.environment import now
 
 __all__ = [

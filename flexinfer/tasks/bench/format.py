@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from flexinfer.errors import UsageError
-from flexinfer.tasks.bench_result import DEFINITIONS, BenchReport, BenchResult
+from flexinfer.tasks.bench.result import DEFINITIONS, BenchReport, BenchResult
 
 Column = tuple[str, Callable[[BenchResult], str]]
 

@@ -10,7 +10,7 @@ import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import UsageError
-from flexinfer.tasks.bench import BenchConfig, BenchReport, run_bench, write_stats
+from flexinfer.tasks.bench.run import BenchConfig, BenchReport, run_bench, write_stats
 from tests.support.fake_backend import fake_rig
 
 SMALL: dict[str, Any] = {

@@ -4,7 +4,7 @@ Before anything is timed, the engine under test decodes a probe greedily, and th
 module over the same weights (no pages, no graphs, no own kernels) says what it would have chosen
 after the same tokens, position by position. Two right computations in one dtype differ by its
 rounding, so the reference must be followed only where its choice is clear: where its best logit
-leads by more than the noise that was measured on the spot (see bench_reference). Log-probabilities
+leads by more than the noise that was measured on the spot (see reference). Log-probabilities
 may be off on average by GAP_SAFETY times what the module's own are, or by what rounding the logits
 alone explains (LEAST_LIMITS).
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flexinfer.errors import UsageError
-from flexinfer.tasks.bench_result import KEY, BenchResult, Comparison
+from flexinfer.tasks.bench.result import KEY, BenchResult, Comparison
 
 Baseline = Mapping[tuple[object, ...], Mapping[str, Any]]
 LATER: Mapping[str, Any] = {"n_samples": 1}

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from transformers import PreTrainedModel
 
-from flexinfer.tasks.bench_gate import Checked, Reference, Scored
+from flexinfer.tasks.bench.gate import Checked, Reference, Scored
 
 SAFETY = 1.5
 BEST = 8

@@ -9,8 +9,8 @@ from typing import Any
 from flexinfer.backends.protocol import Backend
 from flexinfer.config import SamplingParams
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
-from flexinfer.tasks.bench_config import BenchConfig
-from flexinfer.tasks.bench_progress import Progress
+from flexinfer.tasks.bench.config import BenchConfig
+from flexinfer.tasks.bench.progress import Progress
 
 Clock = Callable[[], float]
 PREFILL_CALLS = 3

@@ -11,8 +11,8 @@ import pytest
 from flexinfer.config import EngineConfig
 from flexinfer.engine.outputs import RequestOutput
 from flexinfer.errors import NotEnoughMemory, UsageError, WriteFailed
-from flexinfer.tasks.bench import Rig, run_bench, write_stats
-from flexinfer.tasks.bench_progress import Progress
+from flexinfer.tasks.bench.progress import Progress
+from flexinfer.tasks.bench.run import Rig, run_bench, write_stats
 from tests.support.fake_backend import (
     OPTIONS,
     FakeBackend,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flexinfer.errors import EnvironmentUnfit, UsageError
-from flexinfer.tasks.bench import BenchConfig, parse_batch_sizes
+from flexinfer.tasks.bench.run import BenchConfig, parse_batch_sizes
 
 
 def test_the_defaults_are_the_seed_workload() -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import NotEnoughMemory, UsageError
-from flexinfer.tasks.bench import (
+from flexinfer.tasks.bench.gate import Gate
+from flexinfer.tasks.bench.run import (
     FORMATS,
     BenchConfig,
     BenchReport,
@@ -21,7 +22,6 @@ from flexinfer.tasks.bench import (
     render,
     run_bench,
 )
-from flexinfer.tasks.bench_gate import Gate
 from tests.support.fake_backend import fake_rig
 
 PROMISED = {

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import flexinfer.assets
 from flexinfer.models.catalog import build_decoder
-from flexinfer.tasks.bench_workload import workload
+from flexinfer.tasks.bench.workload import workload
 from flexinfer.tasks.roofline import LayerRead, StepCost, copy_bandwidth, decode_bytes, step_cost
 from tests.support.tiny import FAMILIES, VOCAB
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from flexinfer.tasks.bench_gate import Gate
+from flexinfer.tasks.bench.gate import Gate
 from flexinfer.tasks.environment import SCHEMA_VERSION
 
 Verdict = Literal["ok", "regression", "flagged", "failed", "wrong output", "interrupted"]

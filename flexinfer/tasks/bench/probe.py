@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from flexinfer.backends.protocol import Backend
 from flexinfer.engine.outputs import Request, RequestOutput
-from flexinfer.tasks.bench_config import BenchConfig
-from flexinfer.tasks.bench_gate import Checked, Gate, judge
-from flexinfer.tasks.bench_rounds import requests_for, token_problem
+from flexinfer.tasks.bench.config import BenchConfig
+from flexinfer.tasks.bench.gate import Checked, Gate, judge
+from flexinfer.tasks.bench.rounds import requests_for, token_problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,7 +35,7 @@ def check_output(
 ) -> Gate:
     """Decode the probe, score it by `module` and judge; raises NotEnoughMemory."""
     from flexinfer.engine.memory import memory_told
-    from flexinfer.tasks.bench_reference import teacher_forced
+    from flexinfer.tasks.bench.reference import teacher_forced
 
     requests, picks = probe(config, prompts, batch_size)
     outputs = backend.generate(requests)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from flexinfer.tasks.bench_config import BenchConfig
-from flexinfer.tasks.bench_probe import LONGEST, NEW_TOKENS, PICKS, probe
-from flexinfer.tasks.bench_rounds import requests_for
-from flexinfer.tasks.bench_workload import workload
+from flexinfer.tasks.bench.config import BenchConfig
+from flexinfer.tasks.bench.probe import LONGEST, NEW_TOKENS, PICKS, probe
+from flexinfer.tasks.bench.rounds import requests_for
+from flexinfer.tasks.bench.workload import workload
 
 
 def asked(n_prompts: int, batch_size: int, **given: Any) -> tuple[list[Any], list[int], Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.tasks.bench_gate import Checked, Gate, Reference, Scored, judge
+from flexinfer.tasks.bench.gate import Checked, Gate, Reference, Scored, judge
 
 NOISE = 0.5
 SAMPLES = [
