@@ -71,7 +71,8 @@ def refuse(text: Mapping[str, Any], name: str) -> None:
     family = text.get("model_type")
     if not isinstance(family, str):
         raise UsageError(f"{name}: config.json names no model_type")
-    if text.get("enable_moe_block") or text.get("num_experts") or "moe" in family.lower():
+    experts = text.get("enable_moe_block") or text.get("num_experts")
+    if (experts and family in FAMILIES) or "moe" in family.lower():
         raise UsageError(
             f"{name} is a mixture of experts ({family}), which flexinfer does not run",
             hint=SUPPORTED,

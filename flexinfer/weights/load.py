@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flexinfer.config import ModelOptions, Report, quiet
-from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory, UsageError
+from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory
 from flexinfer.weights import names
 from flexinfer.weights.families import check_transformers, text_config
 
@@ -90,12 +88,7 @@ def _build(source: Source, options: ModelOptions, report: Report) -> tuple[Any, 
 def _refuse_later(options: ModelOptions) -> None:
     """Refuse options that this version does not carry out; none is ever ignored."""
     if options.adapter is not None:
-        random = re.fullmatch(r"random(:\d+)?", options.adapter)
-        if not random and not Path(options.adapter).expanduser().is_dir():
-            raise UsageError(
-                f"--adapter {options.adapter}: there is no such folder",
-                hint="give the folder of a PEFT adapter, or random[:RANK]",
-            )
+        names.check_adapter(options.adapter)
         raise EnvironmentUnfit("--adapter is not supported by this version")
     if options.load_in_4bit:
         raise EnvironmentUnfit("--load-in-4bit is not supported by this version")

@@ -1,4 +1,4 @@
-"""What `--model` may say: aliases, hub ids, folders and `.gguf` files, told apart without torch."""
+"""What `--model` and `--adapter` may say, told apart without torch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from flexinfer.errors import UsageError
 
 TINY = "tiny-gemma4"
 LARGE = "gemma-4-E2B-it"
+SIMILAR = 0.45
+"""From this ratio of difflib on a name is a slip of an alias; below it any would be a guess."""
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -70,16 +73,38 @@ def resolve(model: str) -> ModelName:
         raise UsageError(f"--model {model}: there is no such file or folder")
     if is_cached(model):
         return ModelName(name=model, hub_ids=(model,))
+    near, every = nearest(model), ", ".join(ALIASES)
     raise UsageError(
         f"--model {model!r} is no alias, folder or cached hub id",
-        hint=f"nearest alias: {nearest(model)}; all: {', '.join(ALIASES)}",
+        hint=f"aliases: {every}" if near is None else f"nearest alias: {near}; all: {every}",
     )
 
 
-def nearest(model: str) -> str:
-    """Return the alias that is spelled most like `model`."""
-    by_lower = {alias.lower(): alias for alias in ALIASES}
-    return by_lower[difflib.get_close_matches(model.lower(), by_lower, n=1, cutoff=0.0)[0]]
+def nearest(model: str) -> str | None:
+    """Return the alias that is spelled most like `model` or begins with it; None where none is."""
+    typed, by_lower = model.lower(), {alias.lower(): alias for alias in ALIASES}
+    close = difflib.get_close_matches(typed, by_lower, n=1, cutoff=SIMILAR)
+    begun = (alias for alias in by_lower if typed and alias.startswith(typed))
+    return by_lower.get(next(iter(close), None) or next(begun, ""))
+
+
+def check_adapter(adapter: str) -> None:
+    """Raise UsageError unless `adapter` is the folder of a PEFT adapter or random[:RANK]."""
+    hint = "give the folder of a PEFT adapter, or random[:RANK]"
+    if not adapter.strip():
+        raise UsageError("--adapter is empty", hint=hint)
+    if random := re.fullmatch(r"random(?::(\d+))?", adapter):
+        if int(random[1] or 1) < 1:
+            raise UsageError(f"--adapter {adapter}: the rank must be 1 or more", hint=hint)
+        return
+    folder = Path(adapter).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"--adapter {adapter}: there is no such folder", hint=hint)
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        if not any(
+            (folder / name).is_file() for name in (file, file.replace(".safetensors", ".bin"))
+        ):
+            raise UsageError(f"--adapter {adapter}: the folder holds no {file}", hint=hint)
 
 
 def tiny_folder() -> Path:

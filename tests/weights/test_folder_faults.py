@@ -127,6 +127,7 @@ def test_a_tied_weight_stored_under_the_heads_name_is_used(folder: Path) -> None
         ({"model_type": "qwen3_moe"}, "mixture of experts (qwen3_moe)"),
         ({"num_experts": 128}, "mixture of experts"),
         ({"model_type": "mamba2"}, "family mamba2"),
+        ({"model_type": "wombat", "num_experts": 4}, "family wombat"),
         ({"model_type": None}, "names no model_type"),
         ({"hidden_size": "wide"}, "describes no model"),
         ({"num_attention_heads": 0}, "describes no model"),
@@ -164,8 +165,8 @@ def test_an_adapter_or_gguf_folder_gets_its_own_hint(folder: Path) -> None:
 
 def test_options_of_later_versions_are_never_ignored(folder: Path) -> None:
     assert "no such folder" in message_of(folder, adapter=str(folder / "none"))
+    assert "the rank must be 1 or more" in message_of(folder, adapter="random:0")
     unsupported = "is not supported by this version"
-    assert unsupported in message_of(folder, EnvironmentUnfit, adapter=str(folder))
     assert unsupported in message_of(folder, EnvironmentUnfit, adapter="random:8")
     assert unsupported in message_of(folder, EnvironmentUnfit, load_in_4bit=True)
 

@@ -85,12 +85,57 @@ def test_a_missing_path_is_refused(model: str) -> None:
         ("qwen3-4b-bse", "qwen3-4b-base"),
         ("llama3.2-3b", "llama-3.2-3b-instruct"),
         ("smollm2", "smollm2-135m-instruct"),
+        ("llama", "llama-3.2-1b-instruct"),
     ],
 )
 def test_an_unknown_name_suggests_the_nearest_alias(typed: str, meant: str) -> None:
     with pytest.raises(UsageError) as caught:
         names.resolve(typed)
     assert f"nearest alias: {meant};" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("typed", ["zzzzqqq", "gpt2-xl", "mistral", "4"])
+def test_where_no_alias_is_near_all_are_listed_and_none_is_pushed(typed: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        names.resolve(typed)
+    assert caught.value.hint == "aliases: " + ", ".join(names.ALIASES)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "complaint"),
+    [
+        ("", "is empty"),
+        ("  ", "is empty"),
+        ("random:0", "the rank must be 1 or more"),
+        ("random:000", "the rank must be 1 or more"),
+        ("random:", "there is no such folder"),
+        ("random:x", "there is no such folder"),
+        ("no-such-folder", "there is no such folder"),
+        ("EMPTY", "holds no adapter_config.json"),
+        ("HALF", "holds no adapter_model.safetensors"),
+    ],
+)
+def test_an_adapter_that_is_none_is_refused_in_one_line(
+    tmp_path: Path, adapter: str, complaint: str
+) -> None:
+    for folder in ("EMPTY", "HALF"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "HALF/adapter_config.json").touch()
+    given = str(tmp_path / adapter) if adapter.isupper() else adapter
+    with pytest.raises(UsageError, match=complaint) as caught:
+        names.check_adapter(given)
+    assert caught.value.message.startswith("--adapter")
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("adapter", ["random", "random:1", "random:8", "."])
+def test_an_adapter_is_a_seed_or_a_peft_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adapter: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / name).touch()
+    names.check_adapter(adapter)
 
 
 def test_a_bare_name_that_is_cached_is_a_hub_id(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,9 @@ def memory(context: Context) -> Finding:
         "working space": planned.fixed - weights,
     }
     detail = ", ".join(f"{_gb(count)} {name}" for name, count in parts.items())
-    return _verdict(context, planned, free, f"estimate for --mode {context.mode}: {detail}")
+    dtype = "bfloat16" if devices else "float32 (a CPU's default dtype)"
+    why = f"estimate for --mode {context.mode} in {dtype}: {detail}"
+    return _verdict(context, planned, free, why)
 
 
 def _verdict(context: Context, planned: MemoryPlan, free: float, why: str) -> Finding:

@@ -4,9 +4,11 @@ import json
 import re
 
 import pytest
+import torch
 
 from flexinfer.tasks.doctor.memory_plan import BATCH, plan, weight_bytes
 from flexinfer.tasks.doctor.shapes import Shapes
+from flexinfer.weights.place import choose_dtype
 from tests.tasks.doctor.fakes import look, machine, on_cuda
 
 SHAPE = Shapes(
@@ -48,6 +50,23 @@ def test_on_a_cpu_main_memory_counts_and_weights_are_float32(tmp_path):
     line = look(machine(tmp_path, memory=int(100e9)), "memory", model="qwen3-4b")
     assert line.status == "ok"
     assert "16.1 GB weights" in line.why
+    assert "--mode bf16 in float32 (a CPU's default dtype)" in line.why
+
+
+def test_on_a_gpu_the_dtype_is_said_too(tmp_path):
+    assert (
+        "--mode bf16 in bfloat16: 8.0" in look(gpu(tmp_path, 40e9), "memory", model="qwen3-4b").why
+    )
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_the_dtype_of_the_plan_is_the_one_that_models_are_loaded_in(tmp_path, cuda):
+    there = gpu(tmp_path, 40e9) if cuda else machine(tmp_path, memory=int(100e9))
+    device = torch.device("cuda" if cuda else "cpu")
+    chosen, _ = choose_dtype("auto", device, torch.bfloat16)
+    why = look(there, "memory", model="qwen3-4b").why
+    assert f" in {str(chosen).removeprefix('torch.')}" in why
+    assert f"{4.022e9 * chosen.itemsize / 1e9:.1f} GB weights" in why
 
 
 def test_the_embedded_model_fits_a_laptop(tmp_path):
@@ -90,6 +109,7 @@ def folder(tmp_path, config):
         ({"model_type": "qwen3_moe"}, "mixture of experts"),
         ({"model_type": "gemma4", "text_config": {"enable_moe_block": True}}, "mixture"),
         ({"model_type": "mamba"}, "does not run"),
+        ({"model_type": "wombat", "num_experts": 4}, "is of the family wombat"),
         ({"model_type": "qwen3"}, "lacks"),
     ],
 )
