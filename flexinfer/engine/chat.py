@@ -81,7 +81,7 @@ def encode_raw(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str, special: bool) -> tuple[int, ...]:
     """Tokenise; raises RequestError for what is no valid text."""
     try:
-        return tuple(tokenizer(text, add_special_tokens=special)["input_ids"])
+        return tuple(tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
     except (TypeError, UnicodeError) as error:
         raise RequestError(f"the prompt is no valid text: {_line(error)}") from error
 

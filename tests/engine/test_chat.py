@@ -120,3 +120,11 @@ def test_a_tokenizer_that_adds_no_bos_adds_none() -> None:
 def test_no_text_is_one_requests_error(text: str) -> None:
     with pytest.raises(RequestError):
         encode_raw(byte_tokenizer(), text)
+
+
+def test_a_long_prompt_says_nothing_on_stderr(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.model_max_length = 4
+    assert len(encode_raw(tokenizer, "a long prompt")) > 4
+    encode_chat(tokenizer, QUESTION, "auto", "llama")
+    assert not caplog.messages

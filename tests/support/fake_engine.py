@@ -30,7 +30,9 @@ class ByteTokenizer:
     bos_token = bos_token_id = None
     chat_template = "own"
 
-    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+    def __call__(
+        self, text: str, *, add_special_tokens: bool, verbose: bool
+    ) -> dict[str, list[int]]:
         return {"input_ids": list(text.encode())}
 
     def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
