@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import Any, Literal, NamedTuple, get_args
 
-from flexinfer.errors import UsageError
+from flexinfer.errors import OutOfRange, UsageError
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -18,7 +20,16 @@ ChatTemplate = Literal["auto", "grpo", "native", "none"]
 Report = Callable[[str, int, int], None]
 """Progress of long work: (what is being done, units done, units in all; 0 where unknown)."""
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_UNITS = {"": 1} | {
+    letter + binary: (1024 if binary else 1000) ** power
+    for power, letter in enumerate("kmgt", start=1)
+    for binary in ("", "ib")
+}
+MOST = 2**63 - 1
+"""The largest size and the largest seed: what an int64 holds."""
+SCALES = (1e-6, 1e6)
+"""Bounds of temperature and repetition penalty: both at once leave logits up to 1e26 finite in
+fp32, and 1e-6 is what checkpoints give that want to be nearly greedy."""
 
 
 def quiet(stage: str, done: int, total: int) -> None:
@@ -26,19 +37,29 @@ def quiet(stage: str, done: int, total: int) -> None:
 
 
 def parse_size(text: str, flag: str) -> int:
-    """Read `8GiB`, `512MiB`, `4k` or a plain number; KiB, MiB and GiB are binary."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    unit = match.group(2).removesuffix("b") if match else ""
-    unit = match.group(2) if match and match.group(2) in _UNITS else unit
+    """Read `8GiB`, `512MiB`, `4k` or a plain whole number; KiB, MiB, GiB and TiB are binary."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower(), re.ASCII)
+    unit = match.group(2) if match else ""
+    unit = unit if unit in _UNITS else unit.removesuffix("b")
     if match is None or unit not in _UNITS:
         raise UsageError(f"{flag} {text!r} is not a size", hint="write it like 8GiB, 512MiB or 4k")
-    return int(float(match.group(1)) * _UNITS[unit])
+    size = Decimal(match.group(1)) * _UNITS[unit]
+    if size > MOST:
+        raise UsageError(f"{flag} {text!r} is too large", hint="2**63 - 1 is the largest size")
+    if not unit and size != int(size):
+        raise UsageError(f"{flag} {text!r} is not a whole number", hint="or give a unit: 1.5k")
+    return int(size)
 
 
 def _require(ok: bool, flag: str, value: object, allowed: str) -> None:
     """Raise a UsageError that names the flag, the value and what is allowed."""
     if not ok:
         raise UsageError(f"{flag} is {value!r}; allowed: {allowed}")
+
+
+def _check_seed(seed: int) -> None:
+    """Raise unless `seed` is one that a request may bring too; none is ever wrapped around."""
+    _require(0 <= seed <= MOST, "--seed", seed, "0 to 2**63 - 1")
 
 
 def _one_of(flag: str, value: str, choices: Any) -> None:
@@ -73,6 +94,7 @@ class ModelOptions:
         _one_of("--dtype", self.dtype, Dtype)
         _one_of("--device", self.device, Device)
         _one_of("--chat-template", self.chat_template, ChatTemplate)
+        _check_seed(self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +139,38 @@ class EngineConfig:
         )
         _require(self.prefill_tokens >= 1, "--prefill-tokens", self.prefill_tokens, "1 or more")
         _one_of("--attention", self.attention, AttentionBackend)
+        _check_seed(self.seed)
+
+
+class _Rule(NamedTuple):
+    """What a sampling parameter may be: its type, a test of its value, and both in words."""
+
+    kind: type
+    ok: Callable[[Any], bool]
+    allowed: str
+
+
+_RULES: Mapping[str, _Rule] = {
+    "max_new_tokens": _Rule(Integral, lambda v: v >= 1, "1 or more, in whole numbers"),
+    "temperature": _Rule(
+        Real, lambda v: v == 0 or SCALES[0] <= v <= SCALES[1], "0 (greedy), or 1e-6 to 1e6"
+    ),
+    "top_p": _Rule(Real, lambda v: 0 < v <= 1, "more than 0, at most 1 (1 is off)"),
+    "top_k": _Rule(
+        Integral, lambda v: -1 <= v < 2**31, "0 or -1 (off), or 1 and more, in whole numbers"
+    ),
+    "min_p": _Rule(Real, lambda v: 0 <= v <= 1, "0 (off) to 1"),
+    "repetition_penalty": _Rule(
+        Real, lambda v: SCALES[0] <= v <= SCALES[1], "1e-6 to 1e6 (1 is off)"
+    ),
+    "stop": _Rule(
+        Sequence,
+        lambda v: not isinstance(v, str) and all(isinstance(s, str) and s for s in v),
+        "non-empty strings",
+    ),
+    "n": _Rule(Integral, lambda v: 1 <= v <= 2**16, "1 to 65536"),
+    "seed": _Rule(Integral, lambda v: 0 <= v <= MOST, "0 to 2**63 - 1"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,33 +193,14 @@ class SamplingParams:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Check ranges; -1 is accepted for `top_k` and kept as 0."""
-        _require(self.max_new_tokens >= 1, "--max-new-tokens", self.max_new_tokens, "1 or more")
-        _require(
-            0.0 <= self.temperature < float("inf"),
-            "--temperature",
-            self.temperature,
-            "0 (greedy) or more",
-        )
-        _require(
-            0.0 < self.top_p <= 1.0, "--top-p", self.top_p, "more than 0, at most 1 (1 is off)"
-        )
-        _require(-1 <= self.top_k < 2**31, "--top-k", self.top_k, "0 or -1 (off), or 1 and more")
-        _require(0.0 <= self.min_p <= 1.0, "--min-p", self.min_p, "0 (off) to 1")
-        _require(
-            0.0 < self.repetition_penalty < float("inf"),
-            "--repetition-penalty",
-            self.repetition_penalty,
-            "more than 0 (1 is off)",
-        )
-        _require(1 <= self.n <= 2**16, "-n", self.n, "1 to 65536")
-        _require(
-            all(isinstance(s, str) and s for s in self.stop),
-            "--stop",
-            list(self.stop),
-            "non-empty strings",
-        )
-        _require(self.seed is None or 0 <= self.seed < 2**63, "--seed", self.seed, "0 to 2**63 - 1")
+        """Check types and ranges, raising OutOfRange; `top_k` -1 is kept as 0."""
+        for name, (kind, ok, allowed) in _RULES.items():
+            value = getattr(self, name)
+            absent = value is None and name == "seed"
+            if not absent and (
+                isinstance(value, bool) or not isinstance(value, kind) or not ok(value)
+            ):
+                raise OutOfRange(name, value, allowed)
         object.__setattr__(self, "top_k", max(self.top_k, 0))
         object.__setattr__(self, "stop", tuple(self.stop))
 
@@ -176,6 +211,7 @@ def resolve_sampling(
     """Fill what `given` leaves out (absent or None) from a generation_config, else greedy.
 
     A generation_config counts only where it asks for sampling (`do_sample`); else temperature is 0.
+    Raises UsageError, which names the option, or the file and its key where that is to blame.
     """
     defaults: dict[str, Any] = {}
     if generation_config.get("do_sample"):
@@ -191,4 +227,13 @@ def resolve_sampling(
         raise UsageError(
             f"unknown sampling option {unknown[0]!r}", hint="known: " + ", ".join(sorted(known))
         )
-    return SamplingParams(**defaults | {k: v for k, v in given.items() if v is not None})
+    chosen = {k: v for k, v in given.items() if v is not None}
+    try:
+        return SamplingParams(**defaults | chosen)
+    except OutOfRange as error:
+        if error.name in chosen:
+            raise
+        raise UsageError(
+            f"the checkpoint's generation_config.json: {error.said(error.name)}",
+            hint=f"give {error.flag}, or mend the file",
+        ) from error

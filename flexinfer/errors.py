@@ -2,6 +2,7 @@
 
 FlexinferError            1  ran, but the verdict is negative or a write failed
 +-- UsageError            2  a wrong option, name or file
+|   +-- OutOfRange        2  a setting whose value is not allowed
 +-- EnvironmentUnfit      3  this machine or installation cannot do it
 +-- NotEnoughMemory       4  weights, activations or the KV cache do not fit
 +-- RequestError          1  one request cannot be served, the others go on
@@ -28,6 +29,24 @@ class UsageError(FlexinferError):
     """Wrong usage or configuration."""
 
     exit_code = 2
+
+
+class OutOfRange(UsageError):
+    """A setting whose value is not allowed: in the words of the command line, or with `said`."""
+
+    def __init__(self, name: str, value: object, allowed: str) -> None:
+        """Keep the field's `name`, its `value` and what is `allowed` in words."""
+        self.name, self.value, self.allowed = name, value, allowed
+        super().__init__(self.said(self.flag))
+
+    @property
+    def flag(self) -> str:
+        """The option that sets it."""
+        return ("--" if len(self.name) > 1 else "-") + self.name.replace("_", "-")
+
+    def said(self, label: str) -> str:
+        """Return the complaint, on one line, about a setting that its source calls `label`."""
+        return f"{label} is {self.value!r}; allowed: {self.allowed}"
 
 
 class EnvironmentUnfit(FlexinferError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from flexinfer.config import SCALES
 from flexinfer.kernels.sampler import (
     Sampled,
     SamplerKind,
@@ -275,3 +277,18 @@ def test_half_precision_logits_are_sampled_in_fp32() -> None:
     torch.testing.assert_close(found.logprobs, expected)
     assert found.logprobs.dtype == torch.float32
     assert found.tokens.dtype == torch.int64
+
+
+@pytest.mark.parametrize("kind", SamplerKind)
+def test_the_bounds_of_the_settings_keep_everything_finite(kind: SamplerKind) -> None:
+    """Logits of 1e4, every temperature, penalty and cut at its bound; a row each."""
+    grid = torch.tensor(list(product((0.0, *SCALES), SCALES, (0.0, 1.0), (1e-30, 1.0))))
+    temperature, penalty, min_p, top_p = grid.T
+    given = rows(
+        len(grid), temperature=temperature, penalty=penalty, min_p=min_p, top_p=top_p, seed=3
+    )
+    scores = logits(1, 300).div(3).clamp(-1, 1).mul(1e4).expand(len(grid), 300)
+    seen = (torch.arange(300) % 2 == 0).expand(len(grid), 300)
+    found = sample(scores, given, kind, seen if kind == TRUNCATED else None)
+    assert found.logprobs.isfinite().all()
+    assert found.policy_logprobs.isfinite().all()

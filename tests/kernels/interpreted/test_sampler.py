@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flexinfer.config import SamplingParams
+from flexinfer.config import SCALES, SamplingParams
 from flexinfer.engine.programs import sample_rows
 from flexinfer.engine.state import SlotState
 from flexinfer.kernels.fast.sampler import CHUNK, sample_and_feed
@@ -55,6 +55,18 @@ def check(
 def test_the_same_tokens(dtype: torch.dtype, kind: SamplerKind, vocab: int) -> None:
     rows = [check(normal(5, vocab, seed=s, dtype=dtype) * 3, kind) for s in range(2)]
     assert len(torch.stack(rows).unique()) > 7
+
+
+@vocabs
+@kinds
+def test_the_bounds_of_temperature_keep_everything_finite(kind: SamplerKind, vocab: int) -> None:
+    logits = normal(5, vocab).clamp(-1, 1) * 1e4
+    low, high = SCALES
+    held = state(vocab, (low, high, 0.0, high, low))
+    packed = sample_and_feed(logits, SLOTS, POSITIONS, held.tensors, kind)
+    assert packed[1:].view(torch.float32).isfinite().all()
+    plain = sample_rows(logits, held.tensors, None, SLOTS, POSITIONS + 1, kind)
+    assert torch.equal(packed[0], plain[0])
 
 
 @vocabs
