@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flexinfer.config import ChatTemplate, EngineConfig, ModelOptions, resolve_sampling
 from flexinfer.engine.outputs import Request, RequestOutput
-from flexinfer.errors import RequestError, UsageError
+from flexinfer.errors import OutOfRange, RequestError, UsageError
 from flexinfer.tasks.generate.input import Item
 from flexinfer.tasks.generate.resume import check_same
 
@@ -135,6 +135,8 @@ def _request(item: Item, index: int, config: GenerateConfig, loaded: LoadedModel
         raise RequestError(item.error)
     try:
         params = resolve_sampling({**config.sampling, **item.sampling}, loaded.generation_config)
+    except OutOfRange as error:
+        raise RequestError(error.said(error.name)) from error
     except UsageError as error:
         raise RequestError(error.message) from error
     if params.seed is None:

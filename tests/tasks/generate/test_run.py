@@ -77,7 +77,7 @@ def test_a_line_beats_the_command_line_beats_the_checkpoint(stage: Stage) -> Non
 
 def test_wrong_values_of_a_line_are_its_own_error(stage: Stage) -> None:
     _, records = run([*items("a", top_k=-5), Item(id=1, prompt="b")])
-    assert "--top-k is -5; allowed: 0 or -1 (off)" in records[0]["error"]
+    assert records[0]["error"].startswith("top_k is -5; allowed: 0 or -1 (off)")
     assert "error" not in records[1]
 
 
