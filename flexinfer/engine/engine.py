@@ -92,6 +92,11 @@ class Engine:
             self._calls += 1
             yield from self._run(machinery, good, on_token)
 
+    @property
+    def machinery(self) -> Machinery:
+        """What calls run on, for who measures its parts between two calls; raises UsageError."""
+        return self._ready()
+
     def _ready(self) -> Machinery:
         """Return what a call runs on; raises UsageError where no call can begin."""
         if self._machinery is None:

@@ -69,6 +69,14 @@ class DecodeRunner:
         fits = [b for b, k in self._captured if k == kind and b >= rows]
         return min(fits) if fits else bucket_for(rows, self._max)
 
+    def graph(self, rows: int, kind: SamplerKind) -> torch.cuda.CUDAGraph | None:
+        """Return the graph that steps of `rows` live ones replay, if one is captured.
+
+        It advances the slots that the last `run` named.
+        """
+        captured = self._captured.get((self.bucket(rows, kind), kind))
+        return None if captured is None else captured.graph
+
     def run(self, slots: Sequence[int], kind: SamplerKind, columns: int) -> Tensor:
         """Advance `slots`; return int32 [3, bucket], the live rows first.
 

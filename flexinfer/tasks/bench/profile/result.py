@@ -1,0 +1,94 @@
+"""What a profile reports: frozen figures; None is "does not apply" or "cannot be told".
+
+Units: `_us` microseconds, `_ms` milliseconds, `_s` seconds; GB are 10**9 bytes; `_pct` of 100.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpRow:
+    """One operation of one shape, all its calls in a step together.
+
+    `bytes_step` must be read and written: weights once a call, of the KV cache what is attended to.
+    `us_step` is what the operation adds to the time the device is busy, so that overlapping kernels
+    count once. `floor_us` is what the bytes take at the bandwidth of a copy, `over_us` the rest.
+    """
+
+    name: str
+    shape: str
+    calls: int
+    kernels: int | None
+    us_each: float
+    us_step: float
+    share_pct: float
+    bytes_step: int | None = None
+    gb_per_s: float | None = None
+    floor_us: float | None = None
+    over_us: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFigures:
+    """One decode step of `rows` sequences, the mean over `steps` steps.
+
+    `step_us` is measured without a profiler; `busy_us` is the sum of the operations and `gaps_us`
+    the difference. `traced_` figures are of the profiled steps, whose gaps profiling stretches.
+    `over_floor_us` = `ops_over_us` (operations beyond the time of their bytes) + `beyond_floor_us`
+    (bytes that the floor leaves out: activations) + `gaps_us`.
+    """
+
+    rows: int
+    mean_context: float
+    steps: int
+    graph: bool
+    step_us: float
+    busy_us: float
+    gaps_us: float | None = None
+    kernels: int | None = None
+    kernels_per_layer: float | None = None
+    traced_step_us: float | None = None
+    traced_gaps_us: float | None = None
+    traced_longest_gap_us: float | None = None
+    floor_us: float | None = None
+    floor_pct: float | None = None
+    over_floor_us: float | None = None
+    ops_over_us: float | None = None
+    beyond_floor_us: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFigures:
+    """A whole call under the profiler, prefill and all steps; shares are of `wall_s`.
+
+    `busy_share` is the union of kernels; `fed_share` adds the gaps inside a captured step, which no
+    host can cause (profiling stretches them, too). The wall is busy + `in_step_gaps_s` +
+    `between_gaps_s` (after the first captured step) + `prefill_gaps_s` (before it) + `outside_s`
+    (before the first kernel and after the last).
+    """
+
+    wall_s: float
+    untraced_wall_s: float | None
+    kernels: int
+    busy_s: float
+    busy_share: float
+    fed_share: float
+    in_step_gaps_s: float
+    between_gaps_s: float
+    prefill_gaps_s: float
+    outside_s: float
+    longest_in_step_gap_us: float
+    longest_between_gap_us: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """All of it; `timed_by` is `device` (traced kernels) or `host` (a clock around operations)."""
+
+    timed_by: str
+    ops: tuple[OpRow, ...]
+    step: StepFigures
+    call: CallFigures | None = None
+    remarks: tuple[str, ...] = ()

@@ -1,0 +1,110 @@
+"""A profile as text: rows of cells for a table, and what needs saying in words."""
+
+from __future__ import annotations
+
+from flexinfer.tasks.bench.profile.result import CallFigures, OpRow, Profile, StepFigures
+
+HEAD = (
+    "operation", "shape", "calls", "kernels", "us each", "us a step", "share %", "MB", "GB/s",
+    "floor us", "over us",
+)  # fmt: skip
+LEFT = 2
+"""How many columns are words."""
+
+
+def profile_table(profile: Profile) -> list[str]:
+    """Return aligned lines."""
+    rows = [HEAD, *map(_cells, profile.ops)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return [*lines, "", *profile_words(profile)]
+
+
+def profile_markdown(profile: Profile) -> list[str]:
+    """Return a Markdown table and a list."""
+    rule = tuple(":---" if i < LEFT else "---:" for i in range(len(HEAD)))
+    rows = [HEAD, rule, *map(_cells, profile.ops)]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return [*lines, "", *(f"- {words}" for words in profile_words(profile))]
+
+
+def profile_words(profile: Profile) -> list[str]:
+    """Return what the rows cannot hold: the step, its floor, its gaps, the call, remarks."""
+    call = [] if profile.call is None else _call(profile.call)
+    return [*_step(profile.step), *_floor(profile.step), *call, *profile.remarks]
+
+
+def _aligned(row: tuple[str, ...], widths: list[int]) -> list[str]:
+    """Pad words on the right and numbers on the left."""
+    return [
+        cell.ljust(width) if i < LEFT else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+
+
+def _cells(row: OpRow) -> tuple[str, ...]:
+    """Return the cells of an operation."""
+    megabytes = None if row.bytes_step is None else row.bytes_step / 1e6
+    return (
+        row.name, row.shape, str(row.calls), _number(row.kernels, 0), _number(row.us_each, 2),
+        _number(row.us_step, 1), _number(row.share_pct, 1), _number(megabytes, 2),
+        _number(row.gb_per_s, 0), _number(row.floor_us, 1), _number(row.over_us, 1),
+    )  # fmt: skip
+
+
+def _number(value: float | None, digits: int) -> str:
+    """Format a figure; a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _step(step: StepFigures) -> list[str]:
+    """Say what a step takes."""
+    how = "in a CUDA graph" if step.graph else "without a CUDA graph"
+    lines = [
+        f"a step of {step.rows} rows at context {step.mean_context:.0f} {how}: "
+        f"{step.step_us:.1f} us, of which operations {step.busy_us:.1f}"
+    ]
+    if step.gaps_us is not None:
+        lines[0] += f" and gaps {step.gaps_us:.1f}"
+    if step.traced_gaps_us is not None:
+        layer = step.kernels_per_layer
+        each = "" if layer is None else f", {layer:.1f} a layer"
+        lines.append(
+            f"{step.kernels} kernels a step{each}; under the profiler a step takes "
+            f"{step.traced_step_us:.1f} us with gaps of {step.traced_gaps_us:.1f}, the longest "
+            f"{step.traced_longest_gap_us:.1f}"
+        )
+    return lines
+
+
+def _floor(step: StepFigures) -> list[str]:
+    """Say how far the step is above its floor, and where that goes."""
+    if step.floor_us is None:
+        return []
+    line = (
+        f"floor {step.floor_us:.1f} us ({step.floor_pct:.1f} % of the step); over it "
+        f"{step.over_floor_us:.1f} us"
+    )
+    if step.ops_over_us is not None:
+        line += (
+            f": operations beyond their bytes {step.ops_over_us:.1f}, bytes beyond the floor's "
+            f"{step.beyond_floor_us:.1f}, gaps {_number(step.gaps_us, 1)}"
+        )
+    return [line]
+
+
+def _call(call: CallFigures) -> list[str]:
+    """Say how busy the device was over a whole call."""
+    untraced = call.untraced_wall_s
+    beside = "" if untraced is None else f" (without the profiler {untraced:.3f} s)"
+    return [
+        f"a whole call under the profiler: {call.wall_s:.3f} s{beside}, {call.kernels} kernels; "
+        f"busy {100 * call.busy_share:.2f} %, with the gaps inside steps "
+        f"{100 * call.fed_share:.2f} %",
+        f"idle: inside steps {1e3 * call.in_step_gaps_s:.1f} ms (longest "
+        f"{call.longest_in_step_gap_us:.0f} us), between steps {1e3 * call.between_gaps_s:.1f} ms "
+        f"(longest {call.longest_between_gap_us:.0f} us), before the first captured step "
+        f"{1e3 * call.prefill_gaps_s:.1f} ms, before and after all kernels "
+        f"{1e3 * call.outside_s:.1f} ms",
+    ]

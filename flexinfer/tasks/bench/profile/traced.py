@@ -1,0 +1,107 @@
+"""Decode steps under the profiler: what each operation takes on the device, and the gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from flexinfer.tasks.bench.profile.programs import recorded
+from flexinfer.tasks.bench.profile.record import Op, Recorder
+from flexinfer.tasks.bench.profile.standing import Standing
+from flexinfer.tasks.bench.profile.step import Timed
+from flexinfer.tasks.bench.profile.timeline import Span, lay, short_name, split_at
+from flexinfer.tasks.bench.profile.trace import MARK, mark, tracing
+
+COMPILED = "blocks are compiled as a whole: rows are kernels, not operations"
+Marked = Sequence[tuple[Op, Sequence[Span]]]
+"""Every operation of a step run by single launches, with its kernels."""
+
+
+class Played(NamedTuple):
+    """A mean step as it was played: its kernels in order with what each adds to busy time (us)."""
+
+    names: tuple[str, ...]
+    own_us: tuple[float, ...]
+    step_us: float
+    gaps_us: float
+    longest_gap_us: float
+
+
+class Traced(NamedTuple):
+    """The operations of a played step, and what is to be said of them."""
+
+    timed: tuple[Timed, ...]
+    played: Played
+    remark: str | None = None
+
+
+def traced(held: Standing, play: Callable[[], object]) -> Traced:
+    """Trace steps, and say which operation each kernel belongs to."""
+    held.restore()
+    with tracing() as spans:
+        for _ in range(held.steps + 1):
+            play()
+    found, marked = played(spans, held.steps), _marked(held)
+    return Traced(by_kernel(found), found, COMPILED) if marked is None else assign(marked, found)
+
+
+def played(spans: Sequence[Span], steps: int) -> Played:
+    """Return the mean of `steps` equal steps, `spans` being theirs and those of one before them."""
+    count, rest = divmod(len(spans), steps + 1)
+    assert count, "no kernel was traced"
+    assert not rest, f"{len(spans)} kernels in {steps + 1} steps"
+    laid = lay(spans)
+    gaps = [gap for at, gap in enumerate(laid.gap) if at >= count and at % count]
+    return Played(
+        names=tuple(span.name for span in spans[:count]),
+        own_us=tuple(median(laid.own[count + at :: count]) / 1e3 for at in range(count)),
+        step_us=(spans[-1].end - spans[count - 1].end) / steps / 1e3,
+        gaps_us=sum(gaps) / steps / 1e3,
+        longest_gap_us=max(gaps, default=0) / 1e3,
+    )
+
+
+def by_kernel(found: Played) -> tuple[Timed, ...]:
+    """Return each kernel as an operation of its name."""
+    both = zip(found.names, found.own_us, strict=True)
+    return tuple(Timed(Op(short_name(name), ""), 1, us) for name, us in both)
+
+
+def assign(marked: Marked, found: Played) -> Traced:
+    """Give each operation the times of its kernels among the played ones, found by their order.
+
+    Where a played step has other kernels than single launches, that is said; where it has another
+    number of them, operations have the times of single launches.
+    """
+    launched = [span.name for _, spans in marked for span in spans]
+    if len(launched) != len(found.names):
+        alone = tuple(Timed(op, len(s), lay(s).busy / 1e3) for op, s in marked if s)
+        return Traced(alone, found, (
+            f"a played step has {len(found.names)} kernels, single launches {len(launched)}: "
+            "operations are timed as single launches"
+        ))  # fmt: skip
+    times = iter(found.own_us)
+    timed = tuple(
+        Timed(op, len(spans), sum(next(times) for _ in spans)) for op, spans in marked if spans
+    )
+    strange = sum(a != b for a, b in zip(launched, found.names, strict=True))
+    remark = f"{strange} kernels of a played step are not those of single launches"
+    return Traced(timed, found, remark if strange else None)
+
+
+def _marked(held: Standing) -> Marked | None:
+    """Run a step by single launches, a mark before each operation; None where it is compiled."""
+    recorder = Recorder(mark)
+    program = recorded(held.machinery.programs, recorder, lambda w: held.reach(w, 1, held.steps))
+    if program is None:
+        return None
+    for _ in range(2):
+        held.restore()
+        recorder.ops.clear()
+        with tracing() as spans:
+            recorder.begin()
+            program.decode(held.slots, held.kind, held.columns)
+    parts = split_at(spans, MARK)
+    assert len(parts) == len(recorder.ops), f"{len(parts)} of {len(recorder.ops)} marks traced"
+    return list(zip(recorder.ops, parts, strict=True))
