@@ -17,6 +17,7 @@ from flexinfer.cli.options import (
     CommonFlags,
     ModelFlags,
 )
+from flexinfer.config import EngineConfig
 from flexinfer.errors import UsageError
 
 WORKLOAD = "Workload"
@@ -36,8 +37,14 @@ class WorkloadFlags:
         ),
     ] = None
     n_prompts: Annotated[
-        int, option("--n-prompts", panel=WORKLOAD, metavar="N", help="Prompts a round.")
-    ] = 64
+        int | None,
+        option(
+            "--n-prompts",
+            panel=WORKLOAD,
+            metavar="N",
+            help="Prompts a round (default: 64; of a list of batch sizes, as many as each).",
+        ),
+    ] = None
     n_samples: Annotated[
         int,
         option("--n-samples", panel=WORKLOAD, metavar="N", help="Samples of each prompt."),
@@ -94,16 +101,9 @@ def bench(
     common: CommonFlags,
 ) -> int:
     """Measure decoding on synthetic prompts, and compare."""
-    from flexinfer.tasks.bench.run import (
-        FORMATS,
-        BenchConfig,
-        parse_batch_sizes,
-        render,
-        run_bench,
-        write_stats,
-    )
+    from flexinfer.tasks.bench.run import FORMATS, BenchConfig, render, run_bench, write_stats
 
-    sizes = parse_batch_sizes(engine.max_batch_size)
+    sizes, chosen = _batch_sizes(workload, engine)
     values = vars(workload) | {"backends": tuple(workload.backends or ("flex",))}
     values |= {name: value for name, value in vars(result).items() if name != "format"}
     bench_config = BenchConfig(**values, batch_sizes=sizes, seed=engine.seed)
@@ -112,13 +112,33 @@ def bench(
         raise UsageError(f"--format is {form!r}; allowed: {', '.join(FORMATS)}")
     engine_config = engine.config(max_batch_size=sizes[0])
     with Console(quiet=common.quiet) as console:
+        if chosen is not None:
+            console.notice(chosen)
         options = model.options(engine.seed, console.notice)
-        report = run_bench(options, engine_config, bench_config, console.report)
-        for line in dict.fromkeys(line for row in report.results for line in row.notices):
-            console.notice(line)
+        report = run_bench(options, engine_config, bench_config, console.report, console.notice)
     for row in report.results:
         if row.error is not None:
             say_failure(f"{row.backend} batch {row.max_batch_size}: {row.error}")
-    print_data(render(report, form))
-    write_stats(report)
+    try:
+        print_data(render(report, form))
+    finally:
+        write_stats(report)
+    if report.ended_by is not None:
+        raise report.ended_by
     return report.exit_code
+
+
+def _batch_sizes(
+    workload: WorkloadFlags, engine: EngineFlags
+) -> tuple[tuple[int, ...], str | None]:
+    """Return the sizes to measure at, and a notice where one was chosen; raises UsageError."""
+    from flexinfer.tasks.bench.run import BenchConfig, parse_batch_sizes
+
+    if engine.max_batch_size is not None:
+        return parse_batch_sizes(engine.max_batch_size), None
+    config = BenchConfig(n_prompts=workload.n_prompts, n_samples=workload.n_samples)
+    sequences, size = config.sequences, config.own_batch_size
+    if size == EngineConfig.max_batch_size:
+        return (size,), None
+    most = f" ({size} at most)" if size < sequences else ""
+    return (size,), f"--max-batch-size not given: {size}, for {sequences} sequences{most}"

@@ -19,14 +19,14 @@ class EngineFlags:
     """How the engine runs; what is not given is decided from the work and the device, and said."""
 
     max_batch_size: Annotated[
-        str,
+        str | None,
         option(
             "--max-batch-size",
             panel=ENGINE,
             metavar="N",
-            help="Sequences decoded at once (bench: a list such as 1,8,32 to sweep).",
+            help="Sequences at once (default: 64; bench: a round's, up to 256; 1,8,32 sweeps).",
         ),
-    ] = "64"
+    ] = None
     max_seq_length: Annotated[
         str | None,
         option(
@@ -116,7 +116,6 @@ class EngineFlags:
     def config(self, max_batch_size: int | None = None) -> EngineConfig:
         """Return the checked settings, for this batch size or the one given; raises UsageError."""
         values: dict[str, Any] = vars(self) | {
-            "max_batch_size": max_batch_size or _one_size(self.max_batch_size, "--max-batch-size"),
             "prefill_kernel_options": _json_object(
                 self.prefill_kernel_options, "--prefill-kernel-options"
             ),
@@ -124,6 +123,9 @@ class EngineFlags:
                 self.decode_kernel_options, "--decode-kernel-options"
             ),
         }
+        size = values.pop("max_batch_size")
+        if size is not None or max_batch_size is not None:
+            values["max_batch_size"] = max_batch_size or _one_size(size, "--max-batch-size")
         for name in ("max_seq_length", "kv_memory", "prefill_tokens"):
             text = cast("str | None", values.pop(name))
             if text is not None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flexinfer.cli import bench as cli
 from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.errors import WriteFailed
 from flexinfer.tasks.bench import run as task
+from flexinfer.tasks.bench.gate import Gate
 from flexinfer.tasks.bench.run import BenchConfig, BenchReport, BenchResult
+
+GATE = Gate(checked=4, agreed=4, noise=0.1, mean_logprob_gap=0.01, dtype="float32")
 
 
 @pytest.fixture
@@ -19,9 +25,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     asked: list[Any] = []
 
     def run(
-        options: ModelOptions, engine: EngineConfig, config: BenchConfig, report: Any
+        options: ModelOptions,
+        engine: EngineConfig,
+        config: BenchConfig,
+        report: Any,
+        notice: Callable[[str], None],
     ) -> BenchReport:
         asked[:] = [options, engine, config]
+        notice("attention: fake")
         row = BenchResult(
             backend="flex",
             model_name=options.model,
@@ -32,7 +43,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             prompt_length="8",
             max_new_tokens=8,
             decode_tps_median=123.4,
-            notices=("attention: fake",),
+            notices=("attention: fake", GATE.summary),
+            gate=GATE,
             error="it broke" if options.model == "bad" else None,
         )
         return BenchReport(
@@ -41,6 +53,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             started_at="now",
             results=(row,),
             interrupted=options.model == "slow",
+            ended_by=RuntimeError("an illegal access") if options.model == "broken" else None,
         )
 
     monkeypatch.setattr(task, "run_bench", run)
@@ -57,6 +70,30 @@ def test_the_seed_workload_is_the_default(command: Any, asked: list[Any]) -> Non
         EngineConfig(),
         BenchConfig(n_prompts=64, n_rounds=5, max_new_tokens=512, batch_sizes=(64,)),
     ]
+
+
+def test_a_batch_size_that_is_not_given_is_the_workloads_and_said(
+    command: Any, asked: list[Any]
+) -> None:
+    result = command("bench", "-m", "m", "--n-prompts", "300")
+    assert (asked[1].max_batch_size, asked[2].batch_sizes) == (256, (256,))
+    assert "--max-batch-size not given: 256, for 300 sequences (256 at most)\n" in result.stderr
+    result = command("bench", "-m", "m", "--n-prompts", "8", "--n-samples", "2")
+    assert (asked[1].max_batch_size, asked[2].n_prompts) == (16, 8)
+    assert "--max-batch-size not given: 16, for 16 sequences\n" in result.stderr
+    command("bench", "-m", "m", "--n-prompts", "8", "--max-batch-size", "64")
+    assert (asked[1].max_batch_size, asked[2].n_prompts) == (64, 8)
+
+
+def test_prompts_that_are_not_given_follow_a_sweep(command: Any, asked: list[Any]) -> None:
+    command("bench", "-m", "m", "--max-batch-size", "1,32")
+    assert (asked[2].n_prompts, asked[2].prompts_at(32)) == (None, 32)
+
+
+def test_help_says_what_follows_what(command: Any) -> None:
+    words = " ".join(command("bench", "--help").stdout.split())
+    assert "Prompts a round (default: 64; of a list of batch sizes, as many as each)." in words
+    assert "Sequences at once (default: 64; bench: a round's, up to 256; 1,8,32 sweeps)." in words
 
 
 def test_options_reach_the_task(command: Any, asked: list[Any], tmp_path: Path) -> None:
@@ -90,6 +127,11 @@ def test_json_is_one_document(command: Any, asked: list[Any], words: list[str]) 
     assert document["results"][0]["decode_tps_median"] == 123.4
 
 
+def test_the_outcome_of_the_gate_is_said_once(command: Any, asked: list[Any]) -> None:
+    result = command("bench", "-m", "m")
+    assert (result.stdout + result.stderr).count("output gate: 4 of 4") == 1
+
+
 def test_stats_go_to_a_file_beside_the_table(
     command: Any, asked: list[Any], tmp_path: Path
 ) -> None:
@@ -103,6 +145,30 @@ def test_figures_are_printed_before_the_file_fails(command: Any, asked: list[Any
     assert result.exit_code == 1
     assert "123.4" in result.stdout
     assert "error: --stats-path /dev/full: No space left on device" in result.stderr
+
+
+def test_the_file_is_written_though_stdout_is_full(
+    command: Any, asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(text: str) -> None:
+        if text:
+            raise WriteFailed("cannot write standard output: No space left on device")
+
+    monkeypatch.setattr(cli, "print_data", full)
+    path = tmp_path / "stats.json"
+    assert command("bench", "-m", "m", "--stats-path", str(path)).exit_code == 1
+    assert json.loads(path.read_text())["results"]
+
+
+def test_what_ended_the_run_is_said_after_the_figures(
+    command: Any, asked: list[Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "stats.json"
+    result = command("bench", "-m", "broken", "--stats-path", str(path))
+    assert result.exit_code == 1
+    assert "123.4" in result.stdout
+    assert "an illegal access" in result.stderr
+    assert json.loads(path.read_text())["results"]
 
 
 @pytest.mark.parametrize(("model", "code"), [("bad", 1), ("slow", 130)])
@@ -121,6 +187,7 @@ def test_the_verdict_is_the_exit_code(
         (["--backend", "vllm"], 3),
         (["--backend", "flex", "--backend", "flex"], 2),
         (["--report", "x.html"], 3),
+        (["--report", "x.pdf"], 2),
         (["--fail-below", "5"], 2),
         (["--n-prompts", "0"], 2),
         (["--n-samples", "0"], 2),

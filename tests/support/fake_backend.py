@@ -113,6 +113,7 @@ def fake_rig(
     held = checkpoint or FakeCheckpoint(lambda config: FakeBackend(config, clock, **script))
     rig = Rig(
         load=lambda name, options, report: held,
+        model_name=lambda model: model,
         environment=lambda: {"device": "fake"},
         cost=lambda checkpoint: cost,
         bandwidth=lambda device: bandwidth,

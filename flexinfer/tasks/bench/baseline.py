@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from flexinfer.errors import UsageError
+from flexinfer.tasks.bench.config import BenchConfig
 from flexinfer.tasks.bench.result import KEY, BenchResult, Comparison
+from flexinfer.tasks.environment import SCHEMA_VERSION
 
-Baseline = Mapping[tuple[object, ...], Mapping[str, Any]]
-LATER: Mapping[str, Any] = {"n_samples": 1}
+Row = Mapping[str, Any]
+LATER: Row = {"n_samples": 1}
 """Names of KEY that older files lack, and what they would hold."""
+
+SETTINGS = ("ignore_eos", "temperature", "seed")
+"""What belongs to the workload beside KEY, and is said once for all rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """An earlier run: where it was read, its rows by key, and its config of the workload."""
+
+    path: str
+    rows: Mapping[tuple[object, ...], Row]
+    settings: Mapping[str, object]
 
 
 def read_baseline(path: str) -> Baseline:
-    """Read the rows of a file that bench wrote, by key; raises UsageError for anything else."""
+    """Read a file that bench wrote; raises UsageError for anything else."""
     hint = "give a file that flexinfer bench --stats-path wrote"
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -24,22 +40,41 @@ def read_baseline(path: str) -> Baseline:
         raise UsageError(f"--baseline {path}: {error.strerror}", hint=hint) from error
     except ValueError as error:
         raise UsageError(f"--baseline {path} is not JSON", hint=hint) from error
-    rows = document.get("results") if isinstance(document, dict) else None
-    if not isinstance(rows, list) or not all(_usable(row) for row in rows):
+    known = isinstance(document, dict) and document.get("command", "bench") == "bench"
+    rows = document.get("results") if known else None
+    if not isinstance(rows, list) or not rows or not all(_usable(row) for row in rows):
         raise UsageError(f"--baseline {path} holds no bench results", hint=hint)
+    version = document.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise UsageError(
+            f"--baseline {path} has schema version {version}, this version reads {SCHEMA_VERSION}",
+            hint=hint,
+        )
     rows = [{**LATER, **row} for row in rows]
-    return {tuple(row[name] for name in KEY): row for row in rows}
+    by_key = {tuple(row[name] for name in KEY): row for row in rows}
+    return Baseline(path=path, rows=by_key, settings=_settings(document))
 
 
-def check_covered(keys: Iterable[tuple[object, ...]], baseline: Baseline, path: str) -> None:
-    """Raise UsageError, before anything is timed, where no key of this run has a figure there."""
-    wanted = list(keys)
-    if any(baseline.get(key, {}).get("decode_tps_median") for key in wanted):
+def check_comparable(
+    planned: Sequence[BenchResult], baseline: Baseline, config: BenchConfig
+) -> None:
+    """Raise UsageError where nothing that is going to run can be held against `baseline`."""
+    hint = "compare runs of the same model, adapter, batch size and workload"
+    now = asdict(config)
+    for name, there in baseline.settings.items():
+        if there != now[name]:
+            raise UsageError(
+                f"--baseline {baseline.path} is of another workload: {name} {now[name]}, "
+                f"there {there}",
+                hint=hint,
+            )
+    if any(baseline.rows.get(row.key, {}).get("decode_tps_median") for row in planned):
         return
-    shown = ", ".join(f"{name} {value}" for name, value in zip(KEY, wanted[0], strict=True))
+    nearest = min((_differences(row, old) for row in planned for old in baseline.rows), key=len)
     raise UsageError(
-        f"--baseline {path} has no figure for this run ({shown})",
-        hint="compare runs of the same model, adapter, batch size and workload",
+        f"--baseline {baseline.path} has no figure for this run: "
+        + (", ".join(nearest) or "its rows have none"),
+        hint=hint,
     )
 
 
@@ -51,12 +86,10 @@ def compare(
     A row without a figure on either side is said to be so; without one now where the baseline
     has one, it is a regression when a threshold was given.
     """
-    return tuple(_compare(row, baseline.get(row.key), fail_below) for row in rows)
+    return tuple(_compare(row, baseline.rows.get(row.key), fail_below) for row in rows)
 
 
-def _compare(
-    row: BenchResult, old: Mapping[str, Any] | None, fail_below: float | None
-) -> Comparison:
+def _compare(row: BenchResult, old: Row | None, fail_below: float | None) -> Comparison:
     """Compare one row with the baseline's row of the same key."""
     label = f"{row.backend} {row.model_name} batch {row.max_batch_size}"
     before = float(old["decode_tps_median"]) if old and old["decode_tps_median"] else None
@@ -74,9 +107,25 @@ def _compare(
     )
 
 
+def _differences(row: BenchResult, key: tuple[object, ...]) -> list[str]:
+    """Say what of KEY differs between a row of this run and a key of the baseline."""
+    sides = zip(KEY, row.key, key, strict=True)
+    return [f"{name} {here}, there {there}" for name, here, there in sides if here != there]
+
+
+def _settings(document: Mapping[str, Any]) -> dict[str, object]:
+    """Return those SETTINGS that a file tells."""
+    config = document.get("config")
+    bench = config.get("bench") if isinstance(config, dict) else None
+    return {n: bench[n] for n in SETTINGS if n in bench} if isinstance(bench, dict) else {}
+
+
 def _usable(row: object) -> bool:
-    """Tell whether a row has its whole key and a figure or null."""
+    """Tell whether a row has its whole key, of plain values, and a figure or null."""
     if not isinstance(row, dict) or not set(KEY) <= set(row) | set(LATER):
         return False
+    if any(isinstance(row.get(name), list | dict) for name in KEY):
+        return False
     figure = row.get("decode_tps_median")
-    return figure is None or (isinstance(figure, int | float) and figure > 0)
+    number = isinstance(figure, int | float) and not isinstance(figure, bool)
+    return figure is None or (number and 0 < figure < math.inf)

@@ -9,20 +9,24 @@ from dataclasses import dataclass
 from flexinfer.backends.choose import check_backend
 from flexinfer.errors import EnvironmentUnfit, UsageError
 
+N_PROMPTS, MOST_AT_ONCE = 64, 256
+"""Prompts of a round, and sequences decoded at once, where nobody says."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig:
     """The workload, the rounds, what to sweep and what to hold the outcome against.
 
     `prompt_length` is `LOW:HIGH` or one number, in tokens, both ends included. `n_samples` are
-    decoded from each prompt. `batch_sizes` is the sweep (empty: the engine config's own).
+    decoded from each prompt. `batch_sizes` is the sweep (empty: the engine config's own);
+    `n_prompts` None is N_PROMPTS for one batch size, and in a sweep what fills each (`prompts_at`).
     `temperature` 0 is greedy. `gate`: figures only of an engine whose output was checked.
     `fail_below` is the percent of decode tokens a second a run may lose against `baseline` (a file
     bench wrote).
     """
 
     backends: tuple[str, ...] = ("flex",)
-    n_prompts: int = 64
+    n_prompts: int | None = None
     n_samples: int = 1
     n_rounds: int = 5
     max_new_tokens: int = 512
@@ -40,7 +44,7 @@ class BenchConfig:
     def __post_init__(self) -> None:
         """Check every value; raises UsageError, or EnvironmentUnfit for what is yet to come."""
         for flag, count in (
-            ("--n-prompts", self.n_prompts),
+            ("--n-prompts", 1 if self.n_prompts is None else self.n_prompts),
             ("--n-samples", self.n_samples),
             ("--n-rounds", self.n_rounds),
             ("--max-new-tokens", self.max_new_tokens),
@@ -60,13 +64,11 @@ class BenchConfig:
         _check(0 <= self.seed < 2**62, "--seed", self.seed, "0 to 2**62 - 1")
         self._check_baseline()
         assert self.lengths
+        if self.n_prompts is None and len(self.batch_sizes) < 2:
+            object.__setattr__(self, "n_prompts", N_PROMPTS)
         for name in self.backends:
             check_backend(name)
-        if self.report_file is not None:
-            raise EnvironmentUnfit(
-                "--report is not in this version",
-                hint="take --stats-path FILE or --format json, csv or md",
-            )
+        _check_report(self.report_file)
 
     def _check_baseline(self) -> None:
         """Check the threshold and that it has something to be held against."""
@@ -78,6 +80,20 @@ class BenchConfig:
                 "--fail-below has nothing to compare with",
                 hint="give --baseline FILE, a file that --stats-path wrote",
             )
+
+    @property
+    def own_batch_size(self) -> int:
+        """The batch size where none is given: all sequences of a round, MOST_AT_ONCE at most."""
+        return min(self.sequences, MOST_AT_ONCE)
+
+    @property
+    def sequences(self) -> int:
+        """Prompts of a round times samples of each."""
+        return (self.n_prompts or N_PROMPTS) * self.n_samples
+
+    def prompts_at(self, batch_size: int) -> int:
+        """Return how many prompts a round of that batch size has."""
+        return self.n_prompts or -(-batch_size // self.n_samples)
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -99,6 +115,18 @@ def parse_batch_sizes(text: str) -> tuple[int, ...]:
         "a number, or several as in 1,8,32",
     )
     return tuple(int(part) for part in parts)
+
+
+def _check_report(path: str | None) -> None:
+    """Raise UsageError for a file of another kind, EnvironmentUnfit for what is yet to come."""
+    if path is None:
+        return
+    kinds = (".html", ".png")
+    ok = path.lower().endswith(kinds)
+    _check(ok, "--report", path, f"a file that ends in {' or '.join(kinds)}")
+    raise EnvironmentUnfit(
+        "--report is not in this version", hint="take --stats-path FILE or --format json, csv or md"
+    )
 
 
 def _check(ok: bool, flag: str, value: object, allowed: str) -> None:

@@ -82,18 +82,18 @@ COLUMNS: tuple[Column, ...] = (
 
 
 def _heading(report: BenchReport) -> list[str]:
-    """Return one line per model: what ran on which workload."""
-    lines = []
+    """Return one line per model: what ran on which workload, the prompts of each row listed."""
+    counts: dict[tuple[str, str], list[str]] = {}
     for row in report.results:
         graphs = {True: "CUDA graphs", False: "no CUDA graphs", None: "not run"}
         samples = f"{row.n_samples} samples each, " if row.n_samples > 1 else ""
         adapter = f", adapter {row.lora_adapter}" if row.lora_adapter else ""
-        lines.append(
-            f"{row.model_name} ({row.backend}{adapter}, {graphs[row.capture_cudagraph]}): "
-            f"{row.n_prompts} prompts of {row.prompt_length} tokens, {samples}"
-            f"{row.max_new_tokens} new"
-        )
-    return list(dict.fromkeys(lines))
+        what = f"{row.model_name} ({row.backend}{adapter}, {graphs[row.capture_cudagraph]})"
+        work = f"prompts of {row.prompt_length} tokens, {samples}{row.max_new_tokens} new"
+        counts.setdefault((what, work), []).append(str(row.n_prompts))
+    return [
+        f"{what}: {', '.join(dict.fromkeys(seen))} {work}" for (what, work), seen in counts.items()
+    ]
 
 
 def _words(report: BenchReport) -> list[str]:

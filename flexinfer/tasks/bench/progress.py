@@ -1,4 +1,4 @@
-"""Progress of a measurement that does not disturb what is measured."""
+"""What is told of a measurement while it runs, without disturbing what is measured."""
 
 from __future__ import annotations
 
@@ -8,6 +8,22 @@ from collections.abc import Callable
 from flexinfer.config import Report
 
 INTERVAL_S = 1.0
+
+
+class Once:
+    """Notices to `tell`, each line once: the engines of a sweep have much in common."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        """Nothing has been said yet."""
+        self._tell = tell
+        self._said: set[str] = set()
+
+    def __call__(self, *lines: str) -> None:
+        """Say those that are new."""
+        for line in lines:
+            if line not in self._said:
+                self._said.add(line)
+                self._tell(line)
 
 
 class Progress:

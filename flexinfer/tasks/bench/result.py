@@ -124,7 +124,10 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchReport:
-    """The whole run: what was asked, where it ran, the rows and the verdict."""
+    """The whole run: what was asked, where it ran, the rows and the verdict.
+
+    `ended_by` is what nobody foresaw and kept further rows from being measured.
+    """
 
     config: Mapping[str, Any]
     environment: Mapping[str, Any]
@@ -132,6 +135,7 @@ class BenchReport:
     results: tuple[BenchResult, ...]
     comparisons: tuple[Comparison, ...] = ()
     interrupted: bool = False
+    ended_by: Exception | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -140,7 +144,7 @@ class BenchReport:
             return "interrupted"
         if any(row.gate is not None and row.gate.problem for row in self.results):
             return "wrong output"
-        if any(row.error for row in self.results):
+        if self.ended_by is not None or any(row.error for row in self.results):
             return "failed"
         if any(comparison.regression for comparison in self.comparisons):
             return "regression"
@@ -166,6 +170,7 @@ class BenchReport:
             "results": [asdict(row) for row in self.results],
             "comparisons": [asdict(comparison) for comparison in self.comparisons],
             "verdict": self.verdict,
+            "error": self.ended_by and f"{type(self.ended_by).__name__}: {self.ended_by}",
         }
 
     def to_json(self) -> str:

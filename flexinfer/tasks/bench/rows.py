@@ -16,13 +16,28 @@ from flexinfer.tasks.bench.config import BenchConfig
 from flexinfer.tasks.bench.figures import figures, remarks, roofline_figures
 from flexinfer.tasks.bench.gate import Gate
 from flexinfer.tasks.bench.memory import peak, reset_peak
+from flexinfer.tasks.bench.plan import blank_rows
 from flexinfer.tasks.bench.probe import check_output
-from flexinfer.tasks.bench.progress import Progress
+from flexinfer.tasks.bench.progress import Once, Progress
 from flexinfer.tasks.bench.result import BenchResult
 from flexinfer.tasks.bench.rounds import Clock, measure
 from flexinfer.tasks.bench.workload import workload
 from flexinfer.tasks.environment import environment
 from flexinfer.tasks.roofline import StepCost, copy_bandwidth, step_cost
+from flexinfer.weights.names import resolve
+
+
+def named(model: str) -> str:
+    """Return the name under which the weights of `--model` are reported; raises UsageError."""
+    return resolve(model).name
+
+
+def torch_environment() -> Mapping[str, Any]:
+    """Return the environment with the device that torch will run on."""
+    import torch
+
+    assert torch
+    return environment()
 
 
 def checkpoint_cost(checkpoint: Checkpoint) -> StepCost | None:
@@ -39,19 +54,36 @@ class Rig:
     """What bench touches outside itself; a test hands in fakes."""
 
     load: Callable[[str, ModelOptions, Report], Checkpoint] = load_checkpoint
-    environment: Callable[[], Mapping[str, Any]] = environment
+    model_name: Callable[[str], str] = named
+    environment: Callable[[], Mapping[str, Any]] = torch_environment
     cost: Callable[[Checkpoint], StepCost | None] = checkpoint_cost
     bandwidth: Callable[[str], float | None] = copy_bandwidth
     clock: Clock = time.perf_counter
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One row to fill: it without figures, its prompts and the engine to measure."""
+
+    blank: BenchResult
+    prompts: Sequence[tuple[int, ...]]
+    engine: EngineConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listener:
+    """Who hears of the run: progress, and notices, each once."""
+
+    report: Report
+    notice: Once
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
-    """A loaded checkpoint, its prompts, and the (row without figures, engine config) to fill."""
+    """A loaded checkpoint, and what to measure over it."""
 
     checkpoint: Checkpoint
-    prompts: Sequence[tuple[int, ...]]
-    plans: Sequence[tuple[BenchResult, EngineConfig]]
+    plans: Sequence[Plan]
     cost: StepCost | None = None
     bandwidth: float | None = None
 
@@ -66,55 +98,62 @@ def prepare(
 ) -> Job:
     """Load back end `name`'s weights, draw the prompts, measure the device; raises as loading."""
     checkpoint = rig.load(name, options, report)
-    prompts = workload(config.n_prompts, checkpoint.vocab_size, config.lengths, config.seed)
-    length = _sequence_length(engine_config, _needed(prompts, config))
-    sizes = config.batch_sizes or (engine_config.max_batch_size,)
-    engines = [replace(engine_config, max_batch_size=b, max_seq_length=length) for b in sizes]
+    model_name, backend = checkpoint.model_name, checkpoint.backend_name
+    blanks = blank_rows(backend, model_name, options, engine_config, config)
     return Job(
         checkpoint=checkpoint,
-        prompts=prompts,
-        plans=[(_blank(checkpoint, options, config, engine), engine) for engine in engines],
+        plans=[_plan(blank, checkpoint.vocab_size, engine_config, config) for blank in blanks],
         cost=rig.cost(checkpoint),
         bandwidth=rig.bandwidth(checkpoint.device),
     )
 
 
+def _plan(blank: BenchResult, vocab: int, given: EngineConfig, config: BenchConfig) -> Plan:
+    """Draw the prompts of a row and bound its sequences; raises UsageError for too long ones."""
+    prompts = workload(blank.n_prompts, vocab, config.lengths, config.seed)
+    length = _sequence_length(given, _needed(prompts, config))
+    size = blank.max_batch_size
+    return Plan(
+        blank=replace(blank, max_seq_length=length),
+        prompts=prompts,
+        engine=replace(given, max_batch_size=size, max_seq_length=length),
+    )
+
+
 def measured_rows(
-    job: Job, config: BenchConfig, report: Report, clock: Clock
+    job: Job, config: BenchConfig, listener: Listener, clock: Clock
 ) -> Iterator[BenchResult]:
     """Yield the finished rows; an error of one is a row in a sweep, and raised if it is alone."""
     alone = len(job.plans) * len(config.backends) == 1
-    for blank, engine in job.plans:
+    for plan in job.plans:
         try:
-            yield _measured(job, blank, engine, config, report, clock)
+            yield _measured(job, plan, config, listener, clock)
         except FlexinferError as error:
             if alone:
                 raise
-            yield replace(blank, error=error.message, error_code=error.exit_code)
+            yield replace(plan.blank, error=error.message, error_code=error.exit_code)
 
 
 def _measured(
-    job: Job,
-    blank: BenchResult,
-    engine: EngineConfig,
-    config: BenchConfig,
-    report: Report,
-    clock: Clock,
+    job: Job, plan: Plan, config: BenchConfig, listener: Listener, clock: Clock
 ) -> BenchResult:
-    """Open one back end, measure it, close it, and fill its row."""
-    device = job.checkpoint.device
-    progress = Progress(report)
-    with closing(job.checkpoint.open(engine, progress)) as backend:
-        _check_length(backend, _needed(job.prompts, config))
-        gate = _gate(job, backend, config, engine, progress)
-        blank = replace(blank, max_seq_length=backend.max_seq_length, gate=gate)
-        said = (*backend.notices, *_unfilled(blank), _said_of(gate, config))
+    """Open one back end, say what runs, measure it, close it, and fill its row."""
+    device, size = job.checkpoint.device, plan.engine.max_batch_size
+    progress = Progress(listener.report)
+    with closing(job.checkpoint.open(plan.engine, progress)) as backend:
+        said = (*backend.notices, *_unfilled(plan.blank))
+        listener.notice(*said)
+        _check_length(backend, _needed(plan.prompts, config))
+        gate = _gate(job, plan, backend, config, progress)
+        blank = replace(plan.blank, max_seq_length=backend.max_seq_length, gate=gate)
+        said = (*said, _said_of(gate, config))
         if gate is not None and gate.problem is not None:
             return replace(blank, notices=said, error=gate.problem, error_code=1)
         reset_peak(device)
-        measured = measure(backend, config, job.prompts, progress, clock)
+        measured = measure(backend, config, plan.prompts, progress, clock)
     memory = peak(device)
-    roofline = roofline_figures(measured, job.cost, job.bandwidth, engine.max_batch_size)
+    roofline = roofline_figures(measured, job.cost, job.bandwidth, size)
+    listener.notice(*remarks(measured))
     return replace(
         blank,
         **figures(measured),
@@ -127,14 +166,14 @@ def _measured(
 
 
 def _gate(
-    job: Job, backend: Backend, config: BenchConfig, engine: EngineConfig, progress: Progress
+    job: Job, plan: Plan, backend: Backend, config: BenchConfig, progress: Progress
 ) -> Gate | None:
     """Check the engine's output; None where that is off or there is no module to check against."""
     module = job.checkpoint.module
     if module is None or not config.gate:
         return None
     progress.enter("output gate")
-    return check_output(backend, module, config, job.prompts, engine.max_batch_size)
+    return check_output(backend, module, config, plan.prompts, plan.engine.max_batch_size)
 
 
 def _said_of(gate: Gate | None, config: BenchConfig) -> str:
@@ -160,24 +199,6 @@ def _unfilled(row: BenchResult) -> tuple[str, ...]:
     if rows >= row.max_batch_size:
         return ()
     return (f"--max-batch-size {row.max_batch_size}: only {rows} sequences ever run",)
-
-
-def _blank(
-    checkpoint: Checkpoint, options: ModelOptions, config: BenchConfig, engine: EngineConfig
-) -> BenchResult:
-    """Return a row that says what will run, without figures."""
-    assert engine.max_seq_length is not None
-    return BenchResult(
-        backend=checkpoint.backend_name,
-        model_name=checkpoint.model_name,
-        lora_adapter=options.adapter,
-        max_batch_size=engine.max_batch_size,
-        max_seq_length=engine.max_seq_length,
-        n_prompts=config.n_prompts,
-        n_samples=config.n_samples,
-        prompt_length=config.prompt_length,
-        max_new_tokens=config.max_new_tokens,
-    )
 
 
 def _needed(prompts: Sequence[tuple[int, ...]], config: BenchConfig) -> int:

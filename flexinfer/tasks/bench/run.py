@@ -3,8 +3,9 @@
 For the command line:
 
 - `BenchConfig(...)` validates its values; `parse_batch_sizes("1,8,32")` reads a sweep.
-- `run_bench(options, engine_config, bench_config, report) -> BenchReport` measures. It raises a
-  FlexinferError where there is nothing to show, and returns what is finished when interrupted.
+- `run_bench(options, engine_config, bench_config, report, notice) -> BenchReport` measures. It
+  raises a FlexinferError where there is nothing to show, and returns what is finished when
+  interrupted or broken (`report.ended_by`, to be raised once the figures are out).
 - `render(report, "table" | "json" | "csv" | "md") -> str` is what goes to stdout (see FORMATS).
 - `write_stats(report)` writes `stats_path`, if one was given; call it after printing, so that a
   full disk costs the file and not the figures.
@@ -17,18 +18,19 @@ call, prefill included.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
-from flexinfer.errors import WriteFailed
-from flexinfer.tasks.bench.baseline import Baseline, check_covered, compare, read_baseline
+from flexinfer.tasks.bench.baseline import Baseline, check_comparable, compare, read_baseline
 from flexinfer.tasks.bench.config import BenchConfig, parse_batch_sizes
 from flexinfer.tasks.bench.format import FORMATS, render
+from flexinfer.tasks.bench.plan import blank_rows
+from flexinfer.tasks.bench.progress import Once
 from flexinfer.tasks.bench.result import BenchReport, BenchResult, Comparison
-from flexinfer.tasks.bench.rows import Rig, measured_rows, prepare
+from flexinfer.tasks.bench.rows import Listener, Rig, measured_rows, prepare
+from flexinfer.tasks.bench.stats_file import check_writable, write_stats
 from flexinfer.tasks.environment import now
 
 __all__ = [
@@ -50,75 +52,74 @@ def run_bench(
     engine_config: EngineConfig,
     bench_config: BenchConfig,
     report: Report = quiet,
+    notice: Callable[[str], None] = lambda line: None,
     *,
     rig: Rig | None = None,
 ) -> BenchReport:
     """Measure every back end at every batch size; the weights are loaded once for each back end.
 
-    In a sweep a batch size that fails becomes a row with its `error`. Raises UsageError,
-    EnvironmentUnfit or NotEnoughMemory where the only row fails, WriteFailed where `stats_path`
-    cannot be written later, KeyboardInterrupt where it came before a row was finished.
+    `notice` hears what runs and why, before it is measured. In a sweep a batch size that fails
+    becomes a row with its `error`; what nobody foresaw ends the run as `ended_by`. Raises
+    UsageError, EnvironmentUnfit or NotEnoughMemory where the only row fails, WriteFailed where
+    `stats_path` cannot be written later, and anything that came before a row was finished.
     """
-    rig = rig or Rig()
-    started_at = now()
+    rig, started_at = rig or Rig(), now()
     if bench_config.stats_path is not None:
-        _check_writable(Path(bench_config.stats_path))
-    baseline = read_baseline(bench_config.baseline) if bench_config.baseline else None
+        check_writable(Path(bench_config.stats_path))
+    baseline = _baseline(options, engine_config, bench_config, rig)
+    environment = rig.environment()
+    listener = Listener(report=report, notice=Once(notice))
     rows: list[BenchResult] = []
-    interrupted = False
+    ended_by: BaseException | None = None
     try:
-        for row in _rows(options, engine_config, bench_config, baseline, report, rig):
+        for row in _rows(options, engine_config, bench_config, listener, rig):
             rows.append(row)
-    except KeyboardInterrupt:
+    except (Exception, KeyboardInterrupt) as error:
         if not rows:
             raise
-        interrupted = True
+        ended_by = error
     return BenchReport(
         config={
             "model": asdict(options),
             "engine": asdict(engine_config),
             "bench": asdict(bench_config),
         },
-        environment=rig.environment(),
+        environment=environment,
         started_at=started_at,
         results=tuple(rows),
         comparisons=compare(rows, baseline, bench_config.fail_below) if baseline else (),
-        interrupted=interrupted,
+        interrupted=isinstance(ended_by, KeyboardInterrupt),
+        ended_by=ended_by if isinstance(ended_by, Exception) else None,
     )
 
 
-def write_stats(report: BenchReport) -> None:
-    """Write the JSON document to the `stats_path` of the config, if any; raises WriteFailed."""
-    path = report.config["bench"]["stats_path"]
-    if path is None:
-        return
-    try:
-        Path(path).write_text(report.to_json(), encoding="utf-8")
-    except OSError as error:
-        raise WriteFailed(f"--stats-path {path}: {error.strerror}") from error
+def _baseline(
+    options: ModelOptions, engine_config: EngineConfig, config: BenchConfig, rig: Rig
+) -> Baseline | None:
+    """Return the earlier run, if one was given; raises UsageError where it is of another kind."""
+    if config.baseline is None:
+        return None
+    baseline = read_baseline(config.baseline)
+    name = rig.model_name(options.model)
+    planned = [
+        row
+        for backend in config.backends
+        for row in blank_rows(backend, name, options, engine_config, config)
+    ]
+    check_comparable(planned, baseline, config)
+    return baseline
 
 
 def _rows(
     options: ModelOptions,
     engine_config: EngineConfig,
     config: BenchConfig,
-    baseline: Baseline | None,
-    report: Report,
+    listener: Listener,
     rig: Rig,
 ) -> Iterator[BenchResult]:
     """Yield the rows of every back end as they are finished."""
+    if config.n_prompts is None:
+        listener.notice("--n-prompts not given: as many as each batch size of the sweep holds")
     for name in config.backends:
-        job = prepare(name, options, engine_config, config, report, rig)
-        if baseline is not None and config.baseline is not None:
-            check_covered([blank.key for blank, _ in job.plans], baseline, config.baseline)
-        yield from measured_rows(job, config, report, rig.clock)
-
-
-def _check_writable(path: Path) -> None:
-    """Raise WriteFailed before an hour of measuring where the file could not be written after."""
-    if path.is_dir():
-        raise WriteFailed(f"--stats-path {path} is a folder")
-    if not path.absolute().parent.is_dir():
-        raise WriteFailed(f"--stats-path {path}: the folder does not exist")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise WriteFailed(f"--stats-path {path} is not writable")
+        job = prepare(name, options, engine_config, config, listener.report, rig)
+        yield from measured_rows(job, config, listener, rig.clock)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +83,35 @@ def test_a_figure_that_was_lost_is_a_regression(before: str) -> None:
 def test_another_workload_is_refused_before_anything_is_timed(before: str) -> None:
     rig, held = fake_rig()
     config = BenchConfig(**SMALL | {"max_new_tokens": 9}, baseline=before)
-    with pytest.raises(UsageError, match="max_new_tokens 9"):
+    rig = replace(rig, load=lambda *words: pytest.fail("weights were loaded"))
+    with pytest.raises(UsageError, match=r"no figure for this run: max_new_tokens 9, there 10$"):
         run_bench(ModelOptions(model="fake-model"), EngineConfig(), config, rig=rig)
     assert not held.opened
+
+
+def test_another_model_is_refused_before_weights_are_loaded(before: str) -> None:
+    rig, _ = fake_rig()
+    rig = replace(rig, load=lambda *words: pytest.fail("weights were loaded"))
+    config = BenchConfig(**SMALL, baseline=before)
+    with pytest.raises(UsageError, match=r"model_name other-model, there fake-model$"):
+        run_bench(ModelOptions(model="other-model"), EngineConfig(), config, rig=rig)
+
+
+@pytest.mark.parametrize("given", [{"temperature": 0.0}, {"ignore_eos": False}, {"seed": 7}])
+def test_what_no_row_says_of_the_workload_must_be_the_same_too(
+    before: str, given: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match=f"is of another workload: {next(iter(given))}"):
+        run(1.0, baseline=before, **given)
+
+
+def test_a_row_without_a_figure_is_nothing_to_compare_with(before: str) -> None:
+    document = json.loads(Path(before).read_text())
+    for row in document["results"]:
+        row["decode_tps_median"] = None
+    Path(before).write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="its rows have none"):
+        run(1.0, baseline=before)
 
 
 def test_samples_of_a_prompt_are_part_of_the_key(before: str) -> None:
@@ -99,6 +127,13 @@ def test_a_file_from_before_there_were_samples_is_read(before: str) -> None:
     assert run(2.0, baseline=before, fail_below=5.0).verdict == "regression"
 
 
+def test_a_file_of_another_schema_is_refused(before: str) -> None:
+    document = json.loads(Path(before).read_text())
+    Path(before).write_text(json.dumps(document | {"schema_version": 9}))
+    with pytest.raises(UsageError, match="has schema version 9, this version reads 1"):
+        run(1.0, baseline=before)
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -106,6 +141,7 @@ def test_a_file_from_before_there_were_samples_is_read(before: str) -> None:
         ("[]", "holds no bench results"),
         ("{}", "holds no bench results"),
         ('{"results": [1]}', "holds no bench results"),
+        ('{"results": []}', "holds no bench results"),
         ('{"results": [{"backend": "flex"}]}', "holds no bench results"),
     ],
 )
@@ -116,10 +152,25 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, text: str, complaint:
         run(1.0, baseline=str(path))
 
 
-@pytest.mark.parametrize("figure", ["40", 0, -1.0, []])
+def test_a_file_of_another_command_is_refused(before: str) -> None:
+    document = json.loads(Path(before).read_text())
+    Path(before).write_text(json.dumps(document | {"command": "generate"}))
+    with pytest.raises(UsageError, match="holds no bench results"):
+        run(1.0, baseline=before)
+
+
+@pytest.mark.parametrize("figure", ["40", 0, -1.0, [], True, math.inf, math.nan])
 def test_a_figure_that_is_none_is_refused(before: str, figure: object) -> None:
     document = json.loads(Path(before).read_text())
     document["results"][0]["decode_tps_median"] = figure
+    Path(before).write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="holds no bench results"):
+        run(1.0, baseline=before)
+
+
+def test_a_key_that_is_none_is_refused(before: str) -> None:
+    document = json.loads(Path(before).read_text())
+    document["results"][0]["max_batch_size"] = [8]
     Path(before).write_text(json.dumps(document))
     with pytest.raises(UsageError, match="holds no bench results"):
         run(1.0, baseline=before)

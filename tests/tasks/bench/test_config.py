@@ -43,6 +43,9 @@ def test_the_defaults_are_the_seed_workload() -> None:
         ("--temperature", {"temperature": math.nan}),
         ("--seed", {"seed": -1}),
         ("--fail-below", {"fail_below": 5.0}),
+        ("--report", {"report_file": "out.pdf"}),
+        ("--report", {"report_file": "html"}),
+        ("--report", {"report_file": ""}),
         ("--fail-below", {"fail_below": -1.0, "baseline": "x.json"}),
         ("--fail-below", {"fail_below": 100.0, "baseline": "x.json"}),
     ],
@@ -58,6 +61,7 @@ def test_wrong_values_are_exit_2_with_the_flag(flag: str, given: dict[str, Any])
     [
         ("--backend vllm", {"backends": ("flex", "vllm")}),
         ("--report", {"report_file": "out.html"}),
+        ("--report", {"report_file": "out.PNG"}),
     ],
 )
 def test_what_is_yet_to_come_is_exit_3(flag: str, given: dict[str, Any]) -> None:
@@ -71,6 +75,37 @@ def test_what_is_yet_to_come_is_exit_3(flag: str, given: dict[str, Any]) -> None
 )
 def test_prompt_lengths(text: str, lengths: tuple[int, int]) -> None:
     assert BenchConfig(prompt_length=text).lengths == lengths
+
+
+def test_a_report_of_another_kind_is_told_which_there_are() -> None:
+    with pytest.raises(UsageError, match=r"--report is 'out.pdf'; allowed: .*\.html or \.png"):
+        BenchConfig(report_file="out.pdf")
+
+
+@pytest.mark.parametrize(
+    ("given", "prompts"),
+    [
+        ({}, {1: 64, 256: 64}),
+        ({"batch_sizes": (8,)}, {8: 64}),
+        ({"batch_sizes": (8, 32)}, {8: 8, 32: 32}),
+        ({"batch_sizes": (1, 8, 20), "n_samples": 8}, {1: 1, 8: 1, 20: 3}),
+        ({"batch_sizes": (8, 32), "n_prompts": 5}, {8: 5, 32: 5}),
+    ],
+)
+def test_prompts_follow_the_batch_sizes_of_a_sweep(
+    given: dict[str, Any], prompts: dict[int, int]
+) -> None:
+    config = BenchConfig(**given)
+    assert {size: config.prompts_at(size) for size in prompts} == prompts
+
+
+@pytest.mark.parametrize(
+    ("prompts", "samples", "size"), [(None, 1, 64), (8, 1, 8), (8, 8, 64), (300, 1, 256)]
+)
+def test_a_batch_size_that_is_not_given_holds_the_workload(
+    prompts: int | None, samples: int, size: int
+) -> None:
+    assert BenchConfig(n_prompts=prompts, n_samples=samples).own_batch_size == size
 
 
 def test_batch_sizes_from_text() -> None:

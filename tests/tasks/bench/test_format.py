@@ -114,6 +114,14 @@ def test_table_columns_line_up(report: BenchReport) -> None:
     assert max(map(len, (head, rule, row))) <= 100
 
 
+def test_a_sweep_has_one_heading_with_the_prompts_of_each_row(report: BenchReport) -> None:
+    rows = tuple(replace(report.results[0], n_prompts=n, max_batch_size=n) for n in (1, 8))
+    heading = render(replace(report, results=rows), "table").split("\n\n")[0]
+    assert heading.splitlines() == [
+        "fake-model (flex, CUDA graphs): 1, 8 prompts of 5:9 tokens, 11 new"
+    ]
+
+
 def test_markdown_rows_have_as_many_cells_as_the_head(report: BenchReport) -> None:
     lines = [line for line in render(report, "md").splitlines() if line.startswith("|")]
     assert len(lines) == 3

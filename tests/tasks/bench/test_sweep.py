@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +41,56 @@ def test_a_sweep_loads_once_and_closes_every_engine() -> None:
     assert report.verdict == "ok"
     unfilled = [[n for n in row.notices if "only 4 sequences" in n] for row in report.results]
     assert [len(notices) for notices in unfilled] == [0, 1]
+
+
+def test_a_sweep_gives_each_batch_size_as_many_prompts_as_it_holds() -> None:
+    rig, held = fake_rig()
+    config = small(n_prompts=None, batch_sizes=(1, 8), n_samples=2)
+    said: list[str] = []
+    report = run_bench(OPTIONS, EngineConfig(), config, notice=said.append, rig=rig)
+    assert [row.n_prompts for row in report.results] == [1, 4]
+    calls = [backend.calls[0] for backend in held.opened]
+    assert [len(requests) for requests in calls] == [1, 4]
+    lengths = [max(len(request.prompt_token_ids) for request in call) for call in calls]
+    assert [row.max_seq_length for row in report.results] == [length + 11 for length in lengths]
+    assert [line for line in said if "--n-prompts not given" in line]
+
+
+def test_notices_are_told_before_anything_is_measured_and_once() -> None:
+    rig, held = fake_rig()
+    said: list[str] = []
+    calls: list[int] = []
+
+    def notice(line: str) -> None:
+        said.append(line)
+        calls.append(sum(len(backend.calls) for backend in held.opened))
+
+    run_bench(OPTIONS, EngineConfig(), small(batch_sizes=(8, 16)), notice=notice, rig=rig)
+    assert said == [
+        "device: fake",
+        "--max-batch-size 8: only 4 sequences ever run",
+        "--max-batch-size 16: only 4 sequences ever run",
+    ]
+    assert calls[:2] == [0, 0]
+    assert calls[2] == len(held.opened[0].calls)
+
+
+def test_the_outcome_of_the_output_gate_is_no_notice_but_kept_in_the_row() -> None:
+    rig, _ = fake_rig()
+    said: list[str] = []
+    report = run_bench(OPTIONS, EngineConfig(), small(), notice=said.append, rig=rig)
+    assert not [line for line in said if "output gate" in line]
+    assert [line for line in report.results[0].notices if "output gate" in line]
+
+
+def test_what_was_measured_outlives_what_nobody_foresaw() -> None:
+    report = run(failing((8,), RuntimeError("an illegal access")), small(batch_sizes=(1, 8, 16)))
+    assert [row.max_batch_size for row in report.results] == [1]
+    assert (report.verdict, report.exit_code) == ("failed", 1)
+    assert str(report.ended_by) == "an illegal access"
+    assert json.loads(report.to_json())["error"] == "RuntimeError: an illegal access"
+    with pytest.raises(RuntimeError):
+        run(failing((1,), RuntimeError("an illegal access")), small(batch_sizes=(1, 8)))
 
 
 def test_the_sequence_length_is_what_the_workload_needs() -> None:
@@ -127,6 +179,29 @@ def test_stats_are_written_and_a_bad_place_is_found_first(tmp_path: Path) -> Non
     for bad in (tmp_path, tmp_path / "no" / "stats.json"):
         with pytest.raises(WriteFailed, match="--stats-path"):
             run(rig, small(stats_path=str(bad)))
+    assert not held.opened
+
+
+def test_a_disk_that_is_full_already_is_found_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, held = fake_rig()
+    usage = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(WriteFailed, match="no space left"):
+        run(rig, small(stats_path=str(tmp_path / "stats.json")))
+    assert not held.opened
+
+
+def test_a_file_that_may_not_be_written_is_found_first(tmp_path: Path) -> None:
+    rig, held = fake_rig()
+    path = tmp_path / "stats.json"
+    path.write_text("{}")
+    path.chmod(0o444)
+    if os.access(path, os.W_OK):
+        pytest.skip("this user may write everything")
+    with pytest.raises(WriteFailed, match="not writable"):
+        run(rig, small(stats_path=str(path)))
     assert not held.opened
 
 

@@ -1,0 +1,34 @@
+"""What is going to be measured, known before any weights are loaded: a blank row per batch size."""
+
+from __future__ import annotations
+
+from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.tasks.bench.config import BenchConfig
+from flexinfer.tasks.bench.result import BenchResult
+
+
+def blank_rows(
+    backend: str,
+    model_name: str,
+    options: ModelOptions,
+    engine_config: EngineConfig,
+    config: BenchConfig,
+) -> list[BenchResult]:
+    """Return rows that say what will run, without figures, in the order of the sweep.
+
+    `max_seq_length` is the one that was asked for, 0 where the workload decides.
+    """
+    return [
+        BenchResult(
+            backend=backend,
+            model_name=model_name,
+            lora_adapter=options.adapter,
+            max_batch_size=size,
+            max_seq_length=engine_config.max_seq_length or 0,
+            n_prompts=config.prompts_at(size),
+            n_samples=config.n_samples,
+            prompt_length=config.prompt_length,
+            max_new_tokens=config.max_new_tokens,
+        )
+        for size in config.batch_sizes or (engine_config.max_batch_size,)
+    ]
