@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from flexinfer.core.pages import PageCopy, PagePool, PageWrite
 from flexinfer.core.placement import Placement
-from flexinfer.core.sequence import Sequence
+from flexinfer.core.refill import Refill
+from flexinfer.core.sequence import Group, Sequence
 from flexinfer.errors import NotEnoughMemory
 
 
@@ -71,6 +72,7 @@ class Scheduler:
         self.preemptions = 0
         self._budget = prefill_tokens
         self._max_seq_length = max_seq_length
+        self._refill = Refill(max_batch_size)
         self._placement = Placement(pool, max_batch_size)
         self._waiting: deque[Sequence] = deque()
         self._prefilling: list[Sequence] = []
@@ -116,6 +118,10 @@ class Scheduler:
         if not sequence.group.unfinished:
             self._placement.drop(sequence.group)
 
+    def forget(self, group: Group) -> None:
+        """Let go of what a group keeps of its prompt; samples still to come prefill it again."""
+        self._placement.drop(group)
+
     def _clear(self, sequence: Sequence) -> None:
         """Take back what the sequence holds, the lead of its group included."""
         if sequence.slot is not None:
@@ -139,8 +145,13 @@ class Scheduler:
         A sample whose prompt is being prefilled waits without losing its slot to later ones. Each
         running sequence that may grow keeps one free page to grow into.
         """
-        if not self._waiting or not self._placement.free_slots:
+        free = self._placement.free_slots
+        if not self._waiting or not free:
             return
+        stalls = self._decoding and not self._prefilling
+        if stalls and not self._refill.due(free, len(self._waiting)):
+            return
+        self._refill.done()
         passed: list[Sequence] = []
         backlog = sum(s.length - s.computed for s in self._prefilling)
         growing = sum(map(self._may_grow, self._prefilling + self._decoding))
