@@ -53,11 +53,16 @@ class PagedKVCache:
         return len(self._pools)
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        """Copy whole pages, K and V of every layer; sources are read before targets are written."""
+        """Copy the beginnings of pages, K and V of every layer; all are read before any is written.
+
+        What lies behind stays as it is: a NaN there would spoil even who does not attend to it.
+        """
         if not copies:
             return
         first = next(iter(self._pools.values()))[0]
-        source, target = upload(np.array(copies, dtype=np.int64).T, first.device)
+        source, target, tokens = upload(np.array(copies, dtype=np.int64).T, first.device)
+        offset = torch.arange(self.page_size, device=first.device)
+        copied_Np1 = (offset < tokens[:, None])[:, :, None]
         for pool in (tensor for pair in self._pools.values() for tensor in pair):
             paged = pool.view(1, pool.shape[1], self.n_pages, self.page_size, pool.shape[3])
-            paged[:, :, target] = paged[:, :, source]
+            paged[:, :, target] = torch.where(copied_Np1, paged[:, :, source], paged[:, :, target])

@@ -17,10 +17,14 @@ class PageWrite(NamedTuple):
 
 
 class PageCopy(NamedTuple):
-    """A page whose K and V go to another page, in every cache, before the step's computation."""
+    """A page whose K and V go to another page, in every cache, before the step's computation.
+
+    Only its first `tokens` positions do: what its holder writes behind them is not to be shared.
+    """
 
     source: int
     target: int
+    tokens: int
 
 
 class PagePool:

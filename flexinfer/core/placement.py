@@ -53,7 +53,7 @@ class Placement:
             self._append(sequence, page)
         if partial:
             self._append(sequence, self.pool.acquire())
-            self._copies.append(PageCopy(group.pages[full], sequence.pages[full]))
+            self._copies.append(PageCopy(group.pages[full], sequence.pages[full], partial))
         sequence.computed = group.shared
 
     def _append(self, sequence: Sequence, page: int) -> None:

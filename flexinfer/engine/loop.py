@@ -192,6 +192,7 @@ class Loop:
         scheduler = self._m.scheduler
         rows = doomed(row, self._samples)
         scrub(rows, scheduler.pool, self._m.programs)
+        scheduler.forget(row.group)
         for other in rows:
             scheduler.finish(other)
             sample = self._samples[other]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import torch
 
@@ -30,31 +31,23 @@ def finite(logprob: float, policy_logprob: float) -> bool:
 def doomed(row: Row, rows: Iterable[Row]) -> list[Row]:
     """Return the unfinished rows that end with `row`: those of its request.
 
-    If it is its first token, the prompt itself is to blame: then all rows of that prompt.
+    Other requests of the same prompt are judged by what becomes of themselves: it may be the
+    settings of this one that are to blame.
     """
-    unfinished = [other for other in rows if not other.finished]
-    if len(row.tokens) == 1:
-        return [other for other in unfinished if other.group is row.group]
-    return [other for other in unfinished if other.key[0] == row.key[0]]
+    return [other for other in rows if not other.finished and other.key[0] == row.key[0]]
 
 
 def scrub(rows: Sequence[Row], pool: PagePool, programs: Programs) -> None:
-    """Zero the KV of `rows`, all about to finish, but for what others go on reading.
+    """Zero the pages of `rows` and those that their group keeps, but for what others hold too.
 
-    It comes after what is in flight and before what is launched next, by stream order.
+    The rows, of one request, are about to finish and their group to forget its pages. Others can
+    hold no more than full pages of the prompt, which none of the rows writes to. It comes after
+    what is in flight and before what is launched next, by stream order.
     """
-    held = Counter(page for row in rows for page in row.pages)
-    for group in {row.group for row in rows}:
-        if group.unfinished == sum(row.group is group for row in rows):
-            held.update(group.pages)
+    held = Counter(chain(rows[0].group.pages, *(row.pages for row in rows)))
+    freed = [page for page, count in held.items() if pool.references(page) == count]
     size = pool.page_size
-    spans: list[range] = []
-    for row in rows:
-        for column, page in enumerate(row.pages):
-            others = pool.references(page) > held[page]
-            begin = min(max(row.group.shared - column * size, 0), size) if others else 0
-            spans.append(range(page * size + begin, (page + 1) * size))
-    _zero([address for span in spans for address in span], programs)
+    _zero([page * size + offset for page in freed for offset in range(size)], programs)
 
 
 def _zero(addresses: list[int], programs: Programs) -> None:

@@ -86,8 +86,20 @@ def test_copies_read_before_they_write(
     copies: list[tuple[int, int]], expected: list[float]
 ) -> None:
     cache = numbered()
-    cache.copy_pages([PageCopy(*pair) for pair in copies])
+    cache.copy_pages([PageCopy(*pair, PAGE) for pair in copies])
     for layer, spec in enumerate((OWN, WIDE)):
         k, v = contents(cache, spec)
         assert k == [e + 100 * layer for e in expected]
         assert v == [-x for x in k]
+
+
+def test_only_the_beginning_is_copied() -> None:
+    cache = numbered()
+    for pool in cache.layer(OWN):
+        pool[:, :, 1 * PAGE + 3 : 2 * PAGE] = torch.nan
+    cache.copy_pages([PageCopy(1, 4, 3), PageCopy(2, 5, 1)])
+    for pool, sign in zip(cache.layer(OWN), (1, -1), strict=True):
+        for page, source, count in ((4, 1, 3), (5, 2, 1)):
+            values = pool[0, :, page * PAGE : (page + 1) * PAGE] * sign
+            assert (values[:, :count] == source).all()
+            assert (values[:, count:] == page).all()

@@ -48,8 +48,8 @@ class Device:
         targets = {c.target for c in step.page_copies}
         assert len(targets) == len(step.page_copies)
         assert targets.isdisjoint(c.source for c in step.page_copies)
-        for source, target in step.page_copies:
-            self.store[target] = list(self.store[source])
+        for source, target, tokens in step.page_copies:
+            self.store[target][:tokens] = self.store[source][:tokens]
 
     def chunk_rows(self, step: Step) -> Iterator[Row]:
         for chunk in step.chunks:

@@ -72,12 +72,23 @@ def test_followers_share_full_pages_and_copy_the_last() -> None:
     first, second = step_of(engine), step_of(engine)
     assert spans(first) == [(a.key, 0, 7)]
     assert spans(second) == [(b.key, 6, 7), (c.key, 6, 7)]
-    assert second.page_copies == (PageCopy(2, 3), PageCopy(2, 4))
+    assert second.page_copies == (PageCopy(2, 3, 2), PageCopy(2, 4, 2))
     assert (a.pages, b.pages, c.pages) == ([1, 2], [1, 3], [1, 4])
     assert engine.pool.references(1) == 4
     assert step_of(engine).decode == (a, b, c)
     engine.drain()
     assert engine.scheduler.prefill_tokens == 9
+
+
+def test_samples_prefill_again_what_their_group_was_told_to_forget() -> None:
+    engine = rollout()
+    a, b, c = engine.add(7, [6, 6, 6], 6)
+    step_of(engine)
+    engine.scheduler.forget(a.group)
+    assert spans(step_of(engine)) == [(b.key, 0, 7)]
+    assert spans(step_of(engine)) == [(c.key, 6, 7)]
+    assert (a.pages, b.pages, c.pages) == ([1, 2], [3, 4], [3, 5])
+    engine.drain()
 
 
 def test_a_prefix_of_full_pages_is_not_copied() -> None:

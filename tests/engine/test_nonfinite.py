@@ -11,9 +11,19 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from flexinfer.config import SCALES
 from flexinfer.engine.engine import Engine
+from flexinfer.engine.loop import Loop
 from flexinfer.engine.nonfinite import NOT_FINITE
-from tests.support.engines import OVERRIDES, PAGE, assert_greedy, complete, few_pages, request
+from tests.support.engines import (
+    OVERRIDES,
+    PAGE,
+    assert_greedy,
+    complete,
+    few_pages,
+    machinery,
+    request,
+)
 from tests.support.oracle import hf_greedy
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES, VOCAB
@@ -47,8 +57,29 @@ def unused(prompts: Sequence[Sequence[int]], found: Sequence[Ids]) -> int:
     return min(set(range(4, VOCAB)) - set(chain(*prompts, *found)))
 
 
+def assert_clean(engine: Engine) -> None:
+    """Fail if the pool's pages, all free now, hold anything but numbers; scratch does not count."""
+    programs = machinery(engine).programs
+    for spec in programs.decode_decoder.specs:
+        for pool in programs.cache.layer(spec):
+            assert pool[:, :, PAGE:].isfinite().all()
+
+
 def errors(engine: Engine, *requests: Any) -> list[str | None]:
     return [output.error for output in engine.generate(requests)]
+
+
+@pytest.fixture(params=[0, 1, 3])
+def lag(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let loops run steps ahead, as on CUDA."""
+    init = Loop.__init__
+
+    def ahead(self: Loop, *args: Any) -> None:
+        init(self, *args)
+        self._lag = request.param
+
+    monkeypatch.setattr(Loop, "__init__", ahead)
+    return int(request.param)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +128,7 @@ def test_a_token_of_its_own_ends_a_sample_later(open_engine: Open) -> None:
     assert [token for index, _, token in told if index == 0] == tokens[:2]
 
 
-def test_all_samples_of_a_request_end_with_one(open_engine: Open) -> None:
+def test_all_samples_of_a_request_end_with_one(open_engine: Open, lag: int) -> None:
     """Sixteen samples at a high temperature; some draw the poison, some are complete before."""
     (prompt,) = prompts_of(PAGE + 2)
     settings = {"max_new_tokens": 6, "temperature": 2.0, "n": 16, "seed": 3}
@@ -110,17 +141,60 @@ def test_all_samples_of_a_request_end_with_one(open_engine: Open) -> None:
     assert_greedy(clean("qwen3"), [prompt], outputs[1].outputs)
     again = complete(engine, [prompt[:-1]], max_new_tokens=3)
     assert_greedy(clean("qwen3"), [prompt[:-1]], again)
+    assert_clean(engine)
 
 
+@pytest.mark.parametrize("batch", [1, 2, 3])
 def test_pages_kept_for_a_poisoned_prompt_are_clean_when_they_are_dropped(
-    open_engine: Open,
+    open_engine: Open, lag: int, batch: int
 ) -> None:
-    """The request in the middle needs the pages that the other two, of one prompt, would share."""
+    """The request in the middle needs the pages that the others, of one prompt, would share."""
     prompt, good = prompts_of(2 * PAGE + 3, 2 * PAGE + 3)
     poison = unused([prompt, good], drawn(open_engine(clean("qwen3")), [good], max_new_tokens=5))
-    engine = open_engine(poisoned("qwen3", poison), max_batch_size=1)
-    bad = request([poison, *prompt], max_new_tokens=5)
+    engine = open_engine(poisoned("qwen3", poison), max_batch_size=batch)
+    bad = request([poison, *prompt], max_new_tokens=5, n=2)
     with few_pages(engine, 5):
         outputs = engine.generate([bad, request(good, max_new_tokens=5), bad])
+        after = complete(engine, [good, good], max_new_tokens=5)
     assert [output.error for output in outputs] == [NOT_FINITE, None, NOT_FINITE]
-    assert_greedy(clean("qwen3"), [good], outputs[1].outputs)
+    assert_greedy(clean("qwen3"), [good] * 3, [outputs[1].outputs[0], *after])
+    assert_clean(engine)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 8])
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_request_that_fails_by_its_settings_fails_alone(
+    open_engine: Open, lag: int, at: int, batch: int
+) -> None:
+    """Logits so large that only division by the least temperature leaves the range of fp32."""
+    model = FAMILIES["qwen3"](**UNTIED)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(1e32)
+    prompts = prompts_of(2 * PAGE + 3, 2 * PAGE + 1)
+    engine = open_engine(model, max_batch_size=batch)
+    greedy = drawn(engine, prompts, max_new_tokens=6)
+    requests = [request(prompts[index], max_new_tokens=6) for index in (0, 1, 0)]
+    cold = {"temperature": SCALES[0], "seed": 1, "n": 2}
+    requests.insert(at, request(prompts[0], max_new_tokens=6, **cold))
+    outputs = engine.generate(requests)
+    assert [output.error for output in outputs] == [
+        NOT_FINITE if index == at else None for index in range(4)
+    ]
+    found = [output.outputs[0].token_ids for output in outputs if output.error is None]
+    assert found == [greedy[0], greedy[1], greedy[0]]
+    assert drawn(engine, prompts, max_new_tokens=6) == greedy
+
+
+@pytest.mark.parametrize("early", [1, 2, 3, 4])
+def test_a_copy_of_a_page_leaves_out_what_poison_made_of_it(
+    open_engine: Open, lag: int, early: int
+) -> None:
+    """The last request copies its page when the first has, perhaps, not been seen to fail yet."""
+    prompt, other = prompts_of(2 * PAGE + 3, 5, seed=2)
+    tokens, _ = hf_greedy(clean("qwen3"), prompt, 3)
+    engine = open_engine(poisoned("qwen3", tokens[1]), max_batch_size=2)
+    requests = [(prompt, 6), (other, early), (prompt, 2)]
+    outputs = engine.generate([request(p, max_new_tokens=count) for p, count in requests])
+    assert [output.error for output in outputs] == [NOT_FINITE, None, None]
+    assert_greedy(clean("qwen3"), [other, prompt], [o.outputs[0] for o in outputs[1:]])
+    assert_clean(engine)
