@@ -10,6 +10,7 @@ from typing import Any
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from flexinfer.cli.failures import guard
+from flexinfer.cli.signals import terminable
 
 
 class Command(TyperCommand):
@@ -41,7 +42,8 @@ class Group(TyperGroup):
     ) -> Any:
         """Run a command line (default: the process's own) and exit with its code."""
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8")
+            # half a surrogate pair, such as a byte of a path, is written as JSON escapes it
+            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
         words = list(sys.argv[1:] if args is None else args)
         options = words[: words.index("--")] if "--" in words else words
 
@@ -49,7 +51,8 @@ class Group(TyperGroup):
             with self.make_context(prog_name or "flexinfer", list(words)) as context:
                 return int(self.invoke(context) or 0)
 
-        code = guard(run, debug="--debug" in options)
+        with terminable():
+            code = guard(run, debug="--debug" in options)
         if standalone_mode:
             sys.exit(code)
         return code

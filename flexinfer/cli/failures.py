@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import typer
 
 from flexinfer.cli.console import print_data, say
+from flexinfer.cli.signals import Terminated
 from flexinfer.errors import EnvironmentUnfit, FlexinferError, NotEnoughMemory, UsageError
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 USAGE: Any = typer.BadParameter.__mro__[1]
 """click's UsageError, of the copy of click that the installed typer works with."""
 
@@ -38,9 +39,10 @@ def guard(action: Callable[[], int], debug: bool) -> int:
         return 0
     except typer.Exit as stop:
         return stop.exit_code
-    except KeyboardInterrupt:
-        say("interrupted")
-        return INTERRUPTED
+    except KeyboardInterrupt as stop:
+        terminated = isinstance(stop, Terminated)
+        say("terminated" if terminated else "interrupted")
+        return TERMINATED if terminated else INTERRUPTED
     except Exception as error:
         if debug:
             traceback.print_exc()

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
-from flexinfer.cli.console import Console, print_data
+from flexinfer.cli.console import Console
 from flexinfer.cli.engine_options import EngineFlags
+from flexinfer.cli.files import opened, refuse_same
 from flexinfer.cli.flags import option
 from flexinfer.cli.options import (
     IGNORE_EOS,
@@ -23,6 +24,7 @@ from flexinfer.cli.options import (
     CommonFlags,
     ModelFlags,
 )
+from flexinfer.config import resolve_sampling
 from flexinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -87,9 +89,15 @@ class SamplingFlags:
     ] = False
 
     def given(self) -> dict[str, Any]:
-        """Return what was asked for, without what was left out."""
+        """Return what was asked for, without what was left out; raises UsageError."""
+        from flexinfer.tasks.generate.input import require_text
+
+        for text in self.stop or []:
+            require_text("--stop", text)
         values = vars(self).items()
-        return {k: v for k, v in values if v is not None and v is not False and v != []}
+        given = {k: v for k, v in values if v is not None and v is not False and v != []}
+        resolve_sampling(given, {})
+        return given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,33 +140,34 @@ def generate(
 ) -> int:
     """Generate text from prompts, or from a file of requests."""
     from flexinfer.cli.results import Results
+    from flexinfer.tasks.generate.records import refusals
     from flexinfer.tasks.generate.requests import GenerateConfig
     from flexinfer.tasks.generate.resume import read_finished
     from flexinfer.tasks.generate.run import run_generate
 
     form = output.form(from_file=asked.input is not None)
-    items = _items(asked, raw=model.chat_template == "none")
-    _check_files(asked.input, output.output)
-    ids = [item.id for item in items]
-    finished = read_finished(Path(output.output), ids) if output.resume else {}
-    with Console(quiet=common.quiet) as console:
+    settings, given = engine.config(), sampling.given()
+    refuse_same(asked.input, output.output)
+    with Console(quiet=common.quiet) as console, opened(output.output) as file:
+        items = _items(asked, raw=model.chat_template == "none")
+        ids = [item.id for item in items]
+        finished = read_finished(Path(output.output), ids) if output.resume else {}
         config = GenerateConfig(
             model=model.options(engine.seed, console.notice),
-            engine=engine.config(),
+            engine=settings,
             items=items,
-            sampling=sampling.given(),
+            sampling=given,
             finished=finished,
         )
         single = len(items) == 1 and sampling.n in (None, 1)
-        with Results(
-            output.output, form, items, finished, as_json=common.as_json, single=single
-        ) as results:
+        with Results(file, form, items, finished, as_json=common.as_json, single=single) as results:
+            results.announce(refusals(config.items).values())
             report = run_generate(
                 config,
                 partial(_off_screen, console, results.add),
                 console.report,
                 notice=console.notice,
-                on_text=partial(_off_screen, console, print_data) if results.live else None,
+                on_text=partial(_off_screen, console, results.show) if results.live else None,
             )
         console.notice(report.summary)
     return results.finish(report)
@@ -179,13 +188,6 @@ def _items(asked: InputFlags, raw: bool) -> tuple[Item, ...]:
         word = "no prompt" if asked.input is None else "both prompts and --input"
         raise UsageError(word, hint='flexinfer generate "12+30=", or --input FILE.jsonl')
     if asked.input is not None:
-        return items_from_file(asked.input, sys.stdin.buffer, asked.system)
+        stdin = None if sys.stdin is None else sys.stdin.buffer
+        return items_from_file(asked.input, stdin, asked.system)
     return items_from_prompts(asked.prompts or [], raw=raw, system=asked.system)
-
-
-def _check_files(source: str | None, target: str) -> None:
-    """Refuse to write over the input."""
-    if source in (None, "-") or target == "-" or not Path(target).exists():
-        return
-    if Path(target).samefile(source):
-        raise UsageError(f"--output {target} is the --input")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from flexinfer.cli.console import print_data
 from flexinfer.cli.failures import say_failure
 from flexinfer.errors import WriteFailed
-from flexinfer.tasks.generate.output import Format, OutputFile, Record, as_line
+from flexinfer.tasks.generate.output import Format, as_line
+from flexinfer.tasks.generate.resume import in_order
 
 if TYPE_CHECKING:
+    from flexinfer.tasks.generate.file import OutputFile
     from flexinfer.tasks.generate.input import Item
+    from flexinfer.tasks.generate.records import Record
     from flexinfer.tasks.generate.run import GenerateReport
 
 _SHOWN_FAILURES = 10
@@ -29,7 +31,7 @@ class Results:
 
     def __init__(
         self,
-        target: str,
+        file: OutputFile | None,
         form: Format,
         items: Sequence[Item],
         finished: Mapping[str | int, Record],
@@ -37,18 +39,20 @@ class Results:
         as_json: bool,
         single: bool,
     ) -> None:
-        """Open `target`, a file or - for stdout; raises WriteFailed.
+        """Write to `file`, or stdout; raises WriteFailed.
 
         A `single` sample is shown while it grows (`live`) where a person reads stdout.
         """
         self._form, self._as_json = form, as_json
         self._ids = [item.id for item in items]
         self._made = list(finished.values())
-        self._failures = 0
-        self._file = None if target == "-" else OutputFile(Path(target), form, self._made)
-        if self._file is None:
+        self._failures, self._announced = 0, set[tuple[object, str]]()
+        self._file, self._shown = file, False
+        if file is None:
             print_data("")
-        plain = self._file is None and form == "text" and not as_json
+        else:
+            file.keep(self._made)
+        plain = file is None and form == "text" and not as_json
         self.live = single and plain and sys.stdout.isatty()
 
     def __enter__(self) -> Results:
@@ -61,23 +65,33 @@ class Results:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the output file, in input order unless something failed; raises WriteFailed."""
+        """Close the output file, in input order, unless something failed; raises WriteFailed."""
         if self._file is not None and kind is None:
             self._file.close(self._ids)
-        elif self._file is not None:
-            self._file.abandon()
+
+    def announce(self, records: Iterable[Record]) -> None:
+        """Say at once why these requests will fail; their records come later, at their places."""
+        for record in records:
+            self._say_failed(record)
+
+    def show(self, text: str) -> None:
+        """Write a piece of the text that is shown while it grows."""
+        self._shown = True
+        print_data(text)
 
     def add(self, record: Record) -> None:
         """Write a record where it belongs; raises WriteFailed, or BrokenPipeError."""
+        failed = "error" in record
+        line = as_line(record, self._form, alone=len(self._ids) == 1)
         if self._file is not None:
-            self._file.write(record)
+            self._file.write(line)
         elif self.live:
-            print_data("\n")
+            print_data("\n" if self._shown or not failed else "")
         elif not self._as_json:
-            print_data(as_line(record, self._form))
+            print_data(line)
         if self._as_json:
             self._made.append(record)
-        if "error" in record:
+        if failed:
             self._say_failed(record)
 
     def finish(self, report: GenerateReport) -> int:
@@ -87,17 +101,18 @@ class Results:
             say_failure(f"{hidden} more requests failed")
         ended_by = report.tally.ended_by
         if self._as_json and not isinstance(ended_by, BrokenPipeError | WriteFailed):
-            results = self._made
-            if report.resumed:
-                place = {name: index for index, name in enumerate(self._ids)}
-                results = sorted(results, key=lambda record: place[record["id"]])
-            print_data(json.dumps(report.as_dict(results), ensure_ascii=False, indent=2) + "\n")
+            document = report.as_dict(in_order(self._made, self._ids))
+            print_data(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
         if ended_by is not None:
             raise ended_by
         return int(report.tally.failed > 0)
 
     def _say_failed(self, record: Record) -> None:
-        """Say on stderr why a request failed, the first few times."""
+        """Say on stderr why a request failed, once, and only of the first few."""
+        name, error = record["id"], record["error"]
+        if (name, error) in self._announced:
+            return
+        self._announced.add((name, error))
         self._failures += 1
         if self._failures <= _SHOWN_FAILURES:
-            say_failure(f"request {record['id']!r}: {record['error']}")
+            say_failure(error if name is None else f"request {name!r}: {error}")

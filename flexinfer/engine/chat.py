@@ -42,9 +42,9 @@ def encode_chat(
     own otherwise; under "none" a single user message is raw text. Raises UsageError where the
     tokenizer has no template, RequestError where the messages do not fit it.
     """
-    _check(messages)
+    check_messages(messages)
     if template == "none":
-        return encode_raw(tokenizer, _only_text(messages))
+        return encode_raw(tokenizer, only_text(messages))
     grpo = template == "grpo" or (template == "auto" and family.startswith("qwen3"))
     if not grpo and not tokenizer.chat_template:
         raise UsageError(
@@ -78,15 +78,7 @@ def encode_raw(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]
     return ids
 
 
-def _ids(tokenizer: PreTrainedTokenizerBase, text: str, special: bool) -> tuple[int, ...]:
-    """Tokenise; raises RequestError for what is no valid text."""
-    try:
-        return tuple(tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
-    except (TypeError, UnicodeError) as error:
-        raise RequestError(f"the prompt is no valid text: {_line(error)}") from error
-
-
-def _check(messages: Sequence[Mapping[str, Any]]) -> None:
+def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
     """Raise RequestError unless every message has a role and a content."""
     if isinstance(messages, str) or not messages:
         raise RequestError("messages is empty or no list")
@@ -97,11 +89,19 @@ def _check(messages: Sequence[Mapping[str, Any]]) -> None:
             raise RequestError(f"message {number}: role and content must be strings")
 
 
-def _only_text(messages: Sequence[Mapping[str, Any]]) -> str:
+def only_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the text of a single user message; raises RequestError for anything else."""
     if len(messages) != 1 or messages[0]["role"] != "user":
         raise RequestError("--chat-template none takes a single user message")
     return str(messages[0]["content"])
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str, special: bool) -> tuple[int, ...]:
+    """Tokenise; raises RequestError for what is no valid text."""
+    try:
+        return tuple(tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
+    except (TypeError, UnicodeError) as error:
+        raise RequestError(f"the prompt is no valid text: {_line(error)}") from error
 
 
 def _line(error: Exception) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flexinfer.errors import EnvironmentUnfit
 from tests.support.fake_engine import EOS, Stage
 
 
@@ -224,3 +225,156 @@ def test_no_model_given_is_said(command: Any, stage: Stage, monkeypatch: Any) ->
     result = command("generate", "a")
     assert result.stderr.splitlines()[0] == "tiny: no GPU"
     assert stage.options[0].model == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["\udcff"], "PROMPT"),
+        (["a", "--stop", "\udcff"], "--stop"),
+        (["a", "--system", "\udcff"], "--system"),
+    ],
+)
+def test_bytes_that_are_no_text_are_wrong_usage(
+    generate: Any, stage: Stage, words: list[str], named: str
+) -> None:
+    result = generate(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[0] == f"error: {named} is not valid Unicode text"
+    assert not stage.options
+
+
+def test_a_model_of_an_odd_name_loses_no_result(command: Any, stage: Stage) -> None:
+    result = command("generate", "a", "--model", "m\udcff", "--json")
+    assert json.loads(result.stdout)["results"][0]["model"] == "m\udcff"
+
+
+@pytest.mark.parametrize("form", ["text", "jsonl"])
+def test_a_failed_single_prompt_leaves_stdout_empty_in_text(
+    generate: Any, tmp_path: Path, form: str
+) -> None:
+    result = generate("", "--format", form)
+    assert (result.exit_code, result.stdout != "") == (1, form == "jsonl")
+    assert result.stderr.startswith("error: request 0: the prompt is empty\n")
+    source = write(tmp_path / "in", {"prompt": "x" * 600})
+    late = generate("--input", source, "--format", form)
+    assert (late.exit_code, late.stdout != "") == (1, form == "jsonl")
+
+
+def test_no_model_is_loaded_for_requests_that_all_fail(
+    generate: Any, stage: Stage, tmp_path: Path
+) -> None:
+    source = write(
+        tmp_path / "in",
+        "{broken",
+        {"prompt": "", "id": "x"},
+        {"prompt": "a", "key": 1},
+        {"prompt": "a", "stop": "", "id": 5},
+        {"messages": [{"role": "user", "content": 1}]},
+    )
+    result = generate("--input", source)
+    assert (result.exit_code, stage.options) == (1, [])
+    assert [line["id"] for line in records(result.stdout)] == [None, "x", None, 5, None]
+    assert "no model is loaded" in result.stderr
+    assert "0 of 5 requests done, 5 failed\n" in result.stderr
+    document = json.loads(generate("--input", source, "--json").stdout)
+    assert (document["failed"], len(document["results"])) == (5, 5)
+    assert generate("--input", write(tmp_path / "none")).exit_code == 0
+    assert stage.options == []
+
+
+def test_what_is_wrong_with_some_lines_is_said_before_the_model_is_loaded(
+    generate: Any, stage: Stage, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "in", {"prompt": "a"}, "{broken", {"prompt": "b", "top_p": 2})
+    stage.load_error = MemoryError("no room")
+    lines = generate("--input", source).stderr.splitlines()
+    assert lines[0].startswith("error: request 1: line 2: not JSON")
+    assert lines[1].startswith("error: request 2: line 3: top_p is 2; allowed: more than 0")
+    assert lines[2] == "error: out of memory: no room"
+    stage.load_error = None
+    result = generate("--input", source)
+    assert result.stderr.count("not JSON") == 1
+    assert records(result.stdout)[2]["error"].startswith("line 3: top_p is 2; allowed:")
+
+
+def test_a_prompt_that_is_too_long_names_its_line(generate: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "in", {"prompt": "a", "id": "x"}, {"prompt": "x" * 600, "id": "y"})
+    result = generate("--input", source)
+    assert records(result.stdout)[1]["error"] == "line 2: the prompt has 600 tokens"
+    assert "error: request 'y': line 2: the prompt has 600 tokens" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--output", "/missing/folder/out"], 1),
+        (["--top-k", "-5"], 2),
+        (["--stop", ""], 2),
+        (["--max-batch-size", "x"], 2),
+    ],
+)
+def test_what_needs_no_model_is_refused_before_one_is_chosen(
+    command: Any, stage: Stage, monkeypatch: Any, words: list[str], code: int
+) -> None:
+    monkeypatch.setattr("flexinfer.weights.names.default_model", lambda: 1 / 0)
+    result = command("generate", "a", *words)
+    assert result.exit_code == code
+    assert len(result.stderr.splitlines()) <= 2
+
+
+def test_a_run_that_cannot_start_makes_no_file(generate: Any, stage: Stage, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    source = write(tmp_path / "in", "{broken", {"prompt": "a"})
+    stage.load_error = EnvironmentUnfit("no such model")
+    for words in ([], ["--resume"]):
+        assert generate("--input", source, "--output", str(target), *words).exit_code == 3
+        assert not target.exists()
+    stage.load_error = None
+    assert generate("--input", source, "--output", str(target)).exit_code == 1
+    before = target.read_text()
+    stage.load_error = EnvironmentUnfit("no such model")
+    for words in ([], ["--resume"]):
+        assert generate("--input", source, "--output", str(target), *words).exit_code == 3
+        assert target.read_text() == before
+
+
+def test_lines_without_an_id_that_can_be_read_are_resumed(generate: Any, tmp_path: Path) -> None:
+    broken = ["{", {"id": "a", "prompt": "a"}, "[", {"id": "b", "prompt": "crash"}]
+    source, target = tmp_path / "in", tmp_path / "out.jsonl"
+    write(source, *broken)
+    generate("--input", str(source), "--output", str(target))
+    assert [r["id"] for r in records(target.read_text())] == [None, "a", None]
+    write(source, *broken[:2], {"id": "c", "prompt": "c"}, {"id": "b", "prompt": "b"})
+    result = generate("--input", str(source), "--output", str(target), "--resume")
+    assert result.exit_code == 1
+    assert "2 of 4 requests done, 1 failed, 1 from an earlier run" in result.stderr
+    assert [r["id"] for r in records(target.read_text())] == [None, "a", "c", "b"]
+
+
+def test_a_line_that_broke_since_is_not_written_twice(generate: Any, tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out.jsonl"
+    write(source, {"id": "a", "prompt": "a"})
+    generate("--input", str(source), "--output", str(target))
+    before = target.read_text()
+    for line in ({"id": "a", "prompt": ""}, {"id": "a", "prompt": "a", "n": 0}):
+        write(source, line)
+        result = generate("--input", str(source), "--output", str(target), "--resume")
+        assert result.exit_code == 2
+        assert "record 'a' was made with another prompt" in result.stderr
+        assert target.read_text() == before
+
+
+def test_the_end_line_tells_generating_from_loading(
+    generate: Any, stage: Stage, monkeypatch: Any
+) -> None:
+    clock = iter(range(0, 1000, 7))
+    monkeypatch.setattr("flexinfer.tasks.generate.run.perf_counter", lambda: next(clock))
+    said = generate("ab", "--chat-template", "none").stderr.splitlines()[-1]
+    assert said == (
+        "1 of 1 requests done; 3 new tokens in 7.0 s (0.4 a second), beside 7.0 s of loading"
+    )
+    stage.compile_s = 4
+    document = json.loads(generate("ab", "--json").stdout)
+    names = ("wall_s", "load_s", "compile_s", "generate_s")
+    assert [document[name] for name in names] == [14, 7, 4, 3]

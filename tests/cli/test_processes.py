@@ -151,3 +151,87 @@ def test_text_is_utf8_whatever_the_locale() -> None:
     variables = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     process = start([*GENERATE, "é", "--quiet"], variables=variables, encoding="utf-8")
     assert process.communicate(timeout=60)[0] == "<USER>É\n"
+
+
+def test_sigterm_keeps_finished_results(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [{"prompt": "a", "id": "one"}, {"prompt": "wait"}, {"prompt": "c", "id": "three"}]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    process = start([*GENERATE, "--input", str(source), "--output", str(target)])
+    assert process.stderr is not None
+    while process.stderr.readline() != "waiting\n":
+        assert process.poll() is None
+    for _ in range(3):  # timeout(1) sends more than one
+        process.send_signal(signal.SIGTERM)
+    _, rest = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in rest) == (143, False)
+    assert rest.splitlines()[-1] == "terminated"
+    text = target.read_text()
+    assert [json.loads(line)["id"] for line in text.splitlines()] == ["one", "three"]
+
+
+def test_an_ignored_sigterm_stays_ignored() -> None:
+    process = start(["bash", "-c", f"trap '' TERM; exec {' '.join(GENERATE)} wait"])
+    assert process.stderr is not None
+    while process.stderr.readline() != "waiting\n":
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+def test_a_closed_stdin_is_one_error_line() -> None:
+    process = start(["bash", "-c", f"{' '.join(GENERATE)} --input - 0<&-"])
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (2, "")
+    assert stderr == "error: --input -: standard input is closed\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--input - -o in < in", "--input in -o in", "--input in -o link", "--input - >> in < in",
+     "--input /dev/stdin -o in --resume < in"],
+)  # fmt: skip
+def test_the_input_is_not_written_over_by_any_name(tmp_path: Path, words: str) -> None:
+    source = tmp_path / "in"
+    source.write_text('{"prompt": "a"}\n')
+    (tmp_path / "link").hardlink_to(source)
+    variables = {"PYTHONPATH": str(ROOT)}
+    process = start(["bash", "-c", f"cd {tmp_path}; {' '.join(GENERATE)} {words}"],
+                    variables=variables)  # fmt: skip
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (2, "")
+    assert "is the same file as --input" in stderr.splitlines()[0]
+    assert source.read_text() == '{"prompt": "a"}\n'
+
+
+def test_input_and_output_may_share_what_is_no_file() -> None:
+    process = start([*GENERATE, "--input", "/dev/null", "--output", "/dev/null"])
+    assert (process.wait(timeout=60), process.communicate()[0]) == (0, "")
+
+
+def test_two_processes_do_not_share_an_output(tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    target.write_text("")
+    words = ["--output", str(target)]
+    first = start([*GENERATE, "a", "wait", *words])
+    assert first.stderr is not None
+    while first.stderr.readline() != "waiting\n":
+        assert first.poll() is None
+    second = start([*GENERATE, "b", *words])
+    _, stderr = second.communicate(timeout=60)
+    assert second.returncode == 2
+    assert stderr.splitlines()[0] == f"error: --output {target}: another process is writing to it"
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    assert [json.loads(line)["id"] for line in target.read_text().splitlines()] == [0]
+
+
+def test_a_failed_single_prompt_shows_no_empty_line_on_a_terminal() -> None:
+    code, shown = on_terminal([*GENERATE, "", "--quiet"])
+    assert (code, shown) == (1, "error: request 0: the prompt is empty\r\n")
+    code, shown = on_terminal([*GENERATE, "x" * 600, "--quiet"])
+    assert (code, len(shown.splitlines())) == (1, 1)

@@ -52,6 +52,7 @@ class FakeEngine:
     stats: EngineStats = field(default_factory=EngineStats)
     notices: tuple[str, ...] = ("device: fake", "attention: fake (there is no other)")
     closed: bool = False
+    compile_s: float = 0.0
 
     @property
     def tokenizer(self) -> ByteTokenizer:
@@ -74,6 +75,7 @@ class FakeEngine:
     def stream(
         self, requests: Sequence[Request], on_token: Callable[[int, int, int], None] | None = None
     ) -> Iterator[RequestOutput]:
+        self.stats.compile_s += self.compile_s
         order = sorted(enumerate(requests), key=lambda pair: self._rank(pair[1], pair[0]))
         for index, request in order:
             yield self._answer(index, request, on_token)
@@ -135,6 +137,7 @@ class Stage:
 
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     load_error: Exception | None = None
+    compile_s: float = 0.0
     options: list[ModelOptions] = field(default_factory=list)
     engines: list[FakeEngine] = field(default_factory=list)
 
@@ -154,7 +157,7 @@ class Stage:
 
     def open(self, loaded: Any, config: EngineConfig, report: Report) -> FakeEngine:
         report("capture", 1, 1)
-        self.engines.append(FakeEngine(loaded, config))
+        self.engines.append(FakeEngine(loaded, config, compile_s=self.compile_s))
         return self.engines[-1]
 
 

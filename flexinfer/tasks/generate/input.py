@@ -5,34 +5,26 @@ A line that cannot be used becomes an item with an `error`, at its place; the ot
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
-from flexinfer.config import SamplingParams
 from flexinfer.errors import RequestError, UsageError
+from flexinfer.tasks.generate.line import Message, check_text, content, own_id, parse
 
-Message = Mapping[str, Any]
-_FORMS = ("prompt", "messages", "prompt_token_ids")
-_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(SamplingParams)}
-_KINDS = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    tuple: "a string or a list of strings",
-}
+_UTF8_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """One request as it was given: exactly one of `prompt` (raw), `messages`, `prompt_token_ids`.
 
-    `sampling` holds the keys of the line alone. Where `error` is set nothing else but `id` counts.
+    `sampling` holds the keys of the line alone. Where `error` is set nothing else but `id` (None
+    where it is not known) and the number of the `line` counts.
     """
 
-    id: str | int
+    id: str | int | None
+    line: int | None = None
     prompt: str | None = None
     messages: tuple[Message, ...] | None = None
     prompt_token_ids: tuple[int, ...] | None = None
@@ -46,36 +38,56 @@ def items_from_prompts(
     """Make each prompt one user message, after the `system` message, or raw text where `raw`."""
     if raw and system is not None:
         raise UsageError("--system needs a chat template", hint="leave out --chat-template none")
+    require_text("--system", system or "")
+    for text in prompts:
+        require_text("PROMPT", text)
     return tuple(_from_prompt(index, text, raw, system) for index, text in enumerate(prompts))
 
 
 def items_from_lines(lines: Iterable[bytes], system: str | None = None) -> tuple[Item, ...]:
-    """Read JSON Lines (UTF-8); blank lines do not count; a missing `id` is the item's position."""
+    """Read JSON Lines (UTF-8); blank lines do not count; a missing `id` is the item's position.
+
+    Where lines bring ids of their own, one with an error and no id that could be read has None: its
+    position could be the id of another.
+    """
+    require_text("--system", system or "")
+    items = [_from_line(number, line, system) for number, line in _numbered(lines)]
+    named = any(item.id is not None for item in items)
     return tuple(
-        _from_line(number, line, position, system)
-        for position, (number, line) in enumerate(_numbered(lines))
+        replace(item, id=position)
+        if item.id is None and not (named and item.error is not None)
+        else item
+        for position, item in enumerate(items)
     )
 
 
-def items_from_file(path: str, stdin: BinaryIO, system: str | None = None) -> tuple[Item, ...]:
+def items_from_file(
+    path: str, stdin: BinaryIO | None, system: str | None = None
+) -> tuple[Item, ...]:
     """Read the JSON Lines of a file, or of `stdin` where `path` is `-`; raises UsageError."""
-    if path == "-":
-        return items_from_lines(stdin, system)
     try:
-        with open(path, "rb") as stream:
-            return items_from_lines(stream, system)
+        if path != "-":
+            with open(path, "rb") as stream:
+                return items_from_lines(stream, system)
+        if stdin is None:
+            raise UsageError("--input -: standard input is closed")
+        return items_from_lines(stdin, system)
     except OSError as error:
         raise UsageError(f"--input {path}: {error.strerror}") from error
 
 
+def require_text(name: str, text: str) -> None:
+    """Raise UsageError where the bytes given for option `name` were no UTF-8."""
+    try:
+        check_text(text)
+    except RequestError as error:
+        raise UsageError(f"{name} is {error.message}", hint="give it in UTF-8") from error
+
+
 def _from_prompt(index: int, text: str, raw: bool, system: str | None) -> Item:
     """Make an item of a positional prompt."""
-    try:
-        _check_unicode(text)
-        if not text:
-            raise RequestError("the prompt is empty")
-    except RequestError as error:
-        return Item(id=index, error=error.message)
+    if not text:
+        return Item(id=index, error="the prompt is empty")
     if raw:
         return Item(id=index, prompt=text)
     return Item(id=index, messages=_with_system(({"role": "user", "content": text},), system))
@@ -84,78 +96,23 @@ def _from_prompt(index: int, text: str, raw: bool, system: str | None) -> Item:
 def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield (line number from 1, line) of the lines that are not blank, without a BOM."""
     for number, line in enumerate(lines, start=1):
-        bare = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        bare = line.removeprefix(_UTF8_MARK) if number == 1 else line
         if bare.strip():
             yield number, bare
 
 
-def _from_line(number: int, line: bytes, position: int, system: str | None) -> Item:
+def _from_line(number: int, line: bytes, system: str | None) -> Item:
     """Make an item of one line; what is wrong with it becomes its `error`."""
-    name: str | int = position
+    name: str | int | None = None
     try:
-        record = _object(line)
-        name = _id(record, position)
-        return _item(record, name, system)
+        record = parse(line)
+        name = own_id(record)
+        values = content(record, line)
     except RequestError as error:
-        return Item(id=name, error=f"line {number}: {error.message}")
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    """Parse a line into a JSON object; raises RequestError."""
-    try:
-        text = line.decode("utf-8")
-        record = json.loads(text)
-    except UnicodeDecodeError as error:
-        raise RequestError("not UTF-8") from error
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"not JSON: {error}") from error
-    if not isinstance(record, dict):
-        raise RequestError("not a JSON object")
-    if "\\u" in text:
-        _check_unicode(json.dumps(record, ensure_ascii=False))
-    return record
-
-
-def _id(record: Mapping[str, Any], position: int) -> str | int:
-    """Return the line's `id`, or its position."""
-    name = record.get("id", position)
-    if isinstance(name, bool) or not isinstance(name, str | int):
-        raise RequestError("id is neither a string nor an integer")
-    return name
-
-
-def _item(record: Mapping[str, Any], name: str | int, system: str | None) -> Item:
-    """Check a parsed line and make an item of it; raises RequestError."""
-    known = ["id", *_FORMS, *_DEFAULTS]
-    for key in record:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-            raise RequestError(f"unknown key {key!r}; {hint}")
-    given = [form for form in _FORMS if record.get(form) is not None]
-    if len(given) != 1:
-        raise RequestError(f"needs exactly one of {', '.join(_FORMS)}, has {len(given)}")
-    content: dict[str, Any] = {given[0]: _CHECKS[given[0]](record[given[0]])}
-    if "messages" in content:
-        content["messages"] = _with_system(content["messages"], system)
-    sampling = {key: _typed(key, record[key]) for key in _DEFAULTS if record.get(key) is not None}
-    return Item(id=name, sampling=sampling, **content)
-
-
-def _typed(key: str, value: Any) -> Any:
-    """Return a sampling value of its type; raises RequestError for another type."""
-    default = _DEFAULTS[key]
-    kind = int if default is None else type(default)
-    if kind is tuple:
-        words = [value] if isinstance(value, str) else value
-        ok = isinstance(words, list) and all(isinstance(word, str) for word in words)
-        value = tuple(words) if ok else value
-    else:
-        allowed = (int, float) if kind is float else kind
-        ok = isinstance(value, allowed) and (kind is bool) == isinstance(value, bool)
-    if not ok:
-        raise RequestError(f"{key} is not {_KINDS[kind]}")
-    return value
+        return Item(id=name, line=number, error=error.message)
+    if "messages" in values:
+        values["messages"] = _with_system(values["messages"], system)
+    return Item(id=name, line=number, **values)
 
 
 def _with_system(messages: tuple[Message, ...], system: str | None) -> tuple[Message, ...]:
@@ -163,44 +120,3 @@ def _with_system(messages: tuple[Message, ...], system: str | None) -> tuple[Mes
     if system is None or messages[0]["role"] == "system":
         return messages
     return ({"role": "system", "content": system}, *messages)
-
-
-def _check_unicode(text: str) -> str:
-    """Refuse half a surrogate pair, which no tokenizer can take."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise RequestError("not valid Unicode text") from error
-    return text
-
-
-def _check_prompt(value: Any) -> str:
-    """Check a raw prompt."""
-    if not isinstance(value, str):
-        raise RequestError("prompt is not a string")
-    if not value:
-        raise RequestError("the prompt is empty")
-    return value
-
-
-def _check_messages(value: Any) -> tuple[Message, ...]:
-    """Check that messages are objects with a role and a content."""
-    if not isinstance(value, list) or not value:
-        raise RequestError("messages is not a list of at least one message")
-    for message in value:
-        ok = isinstance(message, dict) and isinstance(message.get("role"), str)
-        if not ok or not isinstance(message.get("content"), str | list):
-            raise RequestError("a message is not an object with role and content")
-    return tuple(value)
-
-
-def _check_ids(value: Any) -> tuple[int, ...]:
-    """Check that token ids are integers, 0 or more; the vocabulary is checked later."""
-    if not isinstance(value, list) or any(type(token) is not int or token < 0 for token in value):
-        raise RequestError("prompt_token_ids is not a list of integers, 0 or more")
-    if not value:
-        raise RequestError("the prompt is empty")
-    return tuple(value)
-
-
-_CHECKS = {"prompt": _check_prompt, "messages": _check_messages, "prompt_token_ids": _check_ids}

@@ -1,17 +1,14 @@
-"""Where the records of `generate` go: in input order, each as soon as it can be written."""
+"""How the records of `generate` leave: in input order, each as soon as it can, as a line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from flexinfer.errors import WriteFailed
-from flexinfer.tasks.generate.resume import replace_records, restore_order
+from flexinfer.tasks.generate.records import Record
 
-Record = dict[str, Any]
 Format = Literal["text", "jsonl"]
 
 
@@ -52,67 +49,13 @@ class InOrder:
             self._emit(record)
 
 
-def as_line(record: Record, form: Format) -> str:
-    """Return what is written of a record: a JSON line, or its texts, each on a line."""
+def as_line(record: Record, form: Format, *, alone: bool = False) -> str:
+    """Return what is written of a record: a JSON line, or its texts, each on a line.
+
+    A failed one leaves an empty line, so that the texts of others keep their place; `alone` it
+    leaves nothing.
+    """
     if form == "jsonl":
         return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
-    return "".join(f"{sample['text']}\n" for sample in record["outputs"]) or "\n"
-
-
-@contextmanager
-def writing(name: str) -> Iterator[None]:
-    """Turn what the system says of a failed write into WriteFailed; a closed pipe stays one."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise WriteFailed(f"cannot write {name}: {error.strerror}") from error
-
-
-class OutputFile:
-    """A file of records that grows record by record, so that a crash loses none of them.
-
-    It starts with the `kept` records of an earlier run. What the file held before stays until the
-    first record is written: a run that never starts destroys nothing.
-    """
-
-    def __init__(self, path: Path, form: Format, kept: Sequence[Record] = ()) -> None:
-        """Open `path`; raises WriteFailed where it cannot be written."""
-        self._path, self._form, self._kept = path, form, kept
-        self._begun = False
-        with writing(str(path)):
-            self._stream = path.open("a", encoding="utf-8")
-
-    def write(self, record: Record) -> None:
-        """Write one record and push it out; raises WriteFailed, or BrokenPipeError."""
-        self._begin()
-        with writing(str(self._path)):
-            self._stream.write(as_line(record, self._form))
-            self._stream.flush()
-
-    def close(self, order: Sequence[str | int]) -> None:
-        """Close the file, its records in the `order` of their ids; raises WriteFailed."""
-        self._begin()
-        with writing(str(self._path)):
-            self._stream.close()
-            if self._kept:
-                restore_order(self._path, order)
-
-    def abandon(self) -> None:
-        """Close the file as it is, after a failure; raises nothing."""
-        with suppress(OSError):
-            self._stream.close()
-
-    def _begin(self) -> None:
-        """Drop the old content, once."""
-        if self._begun:
-            return
-        self._begun = True
-        with writing(str(self._path)):
-            if self._kept:
-                self._stream.close()
-                replace_records(self._path, self._kept)
-                self._stream = self._path.open("a", encoding="utf-8")
-            elif self._path.is_file():
-                self._stream.truncate(0)
+    texts = "".join(f"{sample['text']}\n" for sample in record["outputs"])
+    return texts or ("" if alone else "\n")

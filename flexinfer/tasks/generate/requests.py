@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from flexinfer.config import ChatTemplate, EngineConfig, ModelOptions, resolve_sampling
-from flexinfer.engine.outputs import Request, RequestOutput
+from flexinfer.config import (
+    ChatTemplate,
+    EngineConfig,
+    ModelOptions,
+    SamplingParams,
+    resolve_sampling,
+)
+from flexinfer.engine.chat import encode_chat, encode_raw, only_text
+from flexinfer.engine.outputs import Request
 from flexinfer.errors import OutOfRange, RequestError, UsageError
 from flexinfer.tasks.generate.input import Item
-from flexinfer.tasks.generate.resume import check_same
+from flexinfer.tasks.generate.records import Record, failed_record, origin
+from flexinfer.tasks.generate.resume import check_same, made_otherwise
 
 if TYPE_CHECKING:
     from flexinfer.weights.load import LoadedModel
 
-Record = dict[str, Any]
 _ROUND_TO = 64
 """A sequence length that is decided here is a multiple of this many tokens."""
 
@@ -26,7 +32,8 @@ class GenerateConfig:
     """What to generate, with which model and engine.
 
     `sampling` holds the options that were given; what it leaves out comes from the checkpoint.
-    `finished` holds the records of an earlier run by id, which are not made again.
+    `finished` holds the records of an earlier run by id, which are not made again. Whatever is
+    wrong with an item and can be told without a model has become its `error`.
     """
 
     model: ModelOptions
@@ -36,8 +43,24 @@ class GenerateConfig:
     finished: Mapping[str | int, Record] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse wrong sampling options before a model is loaded."""
+        """Check what needs no model; raises UsageError for what concerns more than one item."""
         resolve_sampling(self.sampling, {})
+        checked = tuple(self._checked(item) for item in self.items)
+        object.__setattr__(self, "items", checked)
+        for item in checked:
+            if item.error is not None and item.id in self.finished:
+                raise made_otherwise(item.id, "prompt")
+
+    def _checked(self, item: Item) -> Item:
+        """Return the item, its `error` set where its own values are wrong."""
+        try:
+            if item.sampling:
+                _params(item, self.sampling, {})
+            if item.messages is not None and self.model.chat_template == "none":
+                only_text(item.messages)
+        except RequestError as error:
+            return replace(item, error=error.message)
+        return item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +90,13 @@ def make_plan(config: GenerateConfig, loaded: LoadedModel) -> Plan:
         try:
             request = _request(item, index, config, loaded)
         except RequestError as error:
+            if item.id in config.finished:
+                raise made_otherwise(item.id, "prompt") from error
             ready[index] = failed_record(item, error.message)
             continue
         if item.id in config.finished:
-            check_same(config.finished[item.id], _origin(item, request, loaded.name))
+            assert item.id is not None
+            check_same(config.finished[item.id], origin(item, request, loaded.name))
             ready[index] = None
         else:
             requests[index] = request
@@ -92,43 +118,6 @@ def fit(config: EngineConfig, requests: Collection[Request], loaded: LoadedModel
     )
 
 
-def done_record(item: Item, request: Request, output: RequestOutput, model: str) -> Record:
-    """Return the record of a request that the engine has answered, or refused."""
-    if output.error is not None:
-        return failed_record(item, output.error, request.prompt_token_ids)
-    if not all(isfinite(value) for sample in output.outputs for value in sample.logprobs):
-        error = "the model's probabilities are not finite; a wider --dtype may cure it"
-        return failed_record(item, error, request.prompt_token_ids)
-    outputs = []
-    for sample in output.outputs:
-        values = asdict(sample)
-        if not request.sampling.logprobs:
-            del values["logprobs"], values["policy_logprobs"]
-        outputs.append({k: list(v) if isinstance(v, tuple) else v for k, v in values.items()})
-    head = _origin(item, request, model)
-    return {
-        "id": item.id,
-        "prompt_token_ids": head.pop("prompt_token_ids"),
-        "outputs": outputs,
-    } | head
-
-
-def failed_record(item: Item, error: str, prompt_token_ids: tuple[int, ...] = ()) -> Record:
-    """Return the record of a request that was not served."""
-    ids = list(prompt_token_ids)
-    return {"id": item.id, "prompt_token_ids": ids, "outputs": [], "error": error}
-
-
-def _origin(item: Item, request: Request, model: str) -> Record:
-    """Return what a record was made from, as JSON has it."""
-    sampling = asdict(request.sampling)
-    return {
-        "prompt_token_ids": list(request.prompt_token_ids),
-        "model": model,
-        "sampling": sampling | {"stop": list(request.sampling.stop)},
-    }
-
-
 def _request(item: Item, index: int, config: GenerateConfig, loaded: LoadedModel) -> Request:
     """Encode one item; its seed is `--seed` + its position where it brings none of its own."""
     if item.error is not None:
@@ -146,10 +135,23 @@ def _request(item: Item, index: int, config: GenerateConfig, loaded: LoadedModel
     )
 
 
+def _params(
+    item: Item, given: Mapping[str, Any], generation_config: Mapping[str, Any]
+) -> SamplingParams:
+    """Return the item's own values over the `given` ones; raises RequestError in the line's words.
+
+    A line calls `top_p` what the command line calls --top-p.
+    """
+    try:
+        return resolve_sampling({**given, **item.sampling}, generation_config)
+    except OutOfRange as error:
+        raise RequestError(error.said(error.name)) from error
+    except UsageError as error:
+        raise RequestError(error.message) from error
+
+
 def _encode(item: Item, loaded: LoadedModel, template: ChatTemplate) -> tuple[int, ...]:
     """Return the token ids of an item; raises RequestError."""
-    from flexinfer.engine.chat import encode_chat, encode_raw
-
     if item.prompt is not None:
         return encode_raw(loaded.tokenizer, item.prompt)
     if item.messages is not None:

@@ -3,69 +3,62 @@
 from __future__ import annotations
 
 import json
-import os
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flexinfer.errors import UsageError
+from flexinfer.tasks.generate.records import Record
 
-Record = dict[str, Any]
 _SAME = "resume with the same input and options, or write to another file"
 
 
-def read_finished(path: Path, ids: Sequence[str | int]) -> dict[str | int, Record]:
+def read_finished(path: Path, ids: Sequence[str | int | None]) -> dict[str | int, Record]:
     """Return the finished records of an earlier run by id, in the order of `ids`.
 
     A record with an error is not finished, nor is a last line that a crash cut off. Raises
     UsageError where the file is not the output of a run on these ids.
     """
-    known = set(ids)
-    if len(known) != len(ids):
+    named = [name for name in ids if name is not None]
+    known = set(named)
+    if len(known) != len(named):
         raise UsageError("--resume needs ids that differ", hint="give each input line its own id")
     if not path.exists():
         return {}
     if not path.is_file():
         raise UsageError(f"--resume: {path} is not a plain file")
-    records = {record["id"]: record for record in _records(path)}
+    records = {r["id"]: r for r in read_records(path) if not r.get("error")}
     for name in records:
         if name not in known:
             raise UsageError(
                 f"--resume: {path} holds id {name!r}, which the input does not", hint=_SAME
             )
-    return {i: records[i] for i in ids if i in records and not records[i].get("error")}
+    return {name: records[name] for name in named if name in records}
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raise UsageError where a finished record was made from other values than asked for now."""
     for key, value in new.items():
         if old.get(key) != value:
-            raise UsageError(
-                f"--resume: record {old['id']!r} was made with another {key}", hint=_SAME
-            )
+            raise made_otherwise(old["id"], key)
 
 
-def replace_records(path: Path, records: Sequence[Record]) -> None:
-    """Replace the content of a JSON Lines file at one stroke; raises OSError."""
-    fresh = path.with_name(f".{path.name}.tmp")
-    try:
-        with fresh.open("w", encoding="utf-8") as stream:
-            stream.writelines(json.dumps(r, ensure_ascii=False) + "\n" for r in records)
-        os.replace(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
+def made_otherwise(name: str | int | None, key: str) -> UsageError:
+    """Return what to raise where record `name` was made from another `key` than asked for now."""
+    return UsageError(f"--resume: record {name!r} was made with another {key}", hint=_SAME)
 
 
-def restore_order(path: Path, order: Sequence[str | int]) -> None:
-    """Put the records of a file into the order of their ids; raises OSError."""
-    place = {name: index for index, name in enumerate(order)}
-    records = _records(path)
-    ordered = sorted(records, key=lambda record: place[record["id"]])
-    if ordered != records:
-        replace_records(path, ordered)
+def in_order(records: Sequence[Record], order: Sequence[str | int | None]) -> list[Record]:
+    """Return records in the `order` of their ids; those of one id (None) stay as they are."""
+    places: dict[str | int | None, deque[int]] = defaultdict(deque)
+    for index, name in enumerate(order):
+        places[name].append(index)
+    placed = {places[record["id"]].popleft(): record for record in records}
+    return [placed[index] for index in sorted(placed)]
 
 
-def _records(path: Path) -> list[Record]:
+def read_records(path: Path) -> list[Record]:
     """Read the records of an output file, without a last line that is cut off."""
     *lines, rest = path.read_bytes().split(b"\n")
     records = []
@@ -86,5 +79,7 @@ def _parse(line: bytes) -> Record | None:
         record = json.loads(line)
     except ValueError:
         return None
-    ok = isinstance(record, dict) and isinstance(record.get("id"), str | int)
-    return record if ok and isinstance(record.get("outputs"), list) else None
+    if not isinstance(record, dict) or not isinstance(record.get("outputs"), list):
+        return None
+    named = isinstance(record.get("id"), str | int) or record.get("error")
+    return record | {"id": record.get("id")} if named else None

@@ -17,8 +17,8 @@ from flexinfer.config import (
     resolve_sampling,
 )
 from flexinfer.tasks.environment import document, now
-from flexinfer.tasks.generate.output import Record
-from flexinfer.tasks.generate.requests import GenerateConfig, fit, make_plan
+from flexinfer.tasks.generate.records import Record, refusals
+from flexinfer.tasks.generate.requests import GenerateConfig, Plan, fit, make_plan
 from flexinfer.tasks.generate.serve import Tally, serve
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ class GenerateReport:
     """What became of the requests; `engine` and `sampling` are the effective values.
 
     `resumed` counts the items whose records an earlier run wrote. `tally.ended_by` is what cut the
-    work short, for whoever reads the report to raise.
+    work short, for whoever reads the report to raise. Seconds of wall clock: `wall_s` of it all,
+    `load_s` of weights and engine, `compile_s` of compiling and capturing decode graphs while
+    requests were served, and `generate_s` of serving them without that.
     """
 
     model: ModelOptions
@@ -39,6 +41,9 @@ class GenerateReport:
     sampling: SamplingParams
     started_at: str
     wall_s: float
+    load_s: float
+    compile_s: float
+    generate_s: float
     notices: tuple[str, ...]
     stats: Mapping[str, Any]
     requests: int
@@ -47,11 +52,17 @@ class GenerateReport:
 
     @property
     def summary(self) -> str:
-        """One line: how many requests, how many tokens, how fast, loading included."""
+        """One line: how many requests, how many tokens, how fast, and what came before that."""
         parts = [f"{self.tally.done} of {self.requests} requests done"]
         parts += [f"{self.tally.failed} failed"] if self.tally.failed else []
         parts += [f"{self.resumed} from an earlier run"] if self.resumed else []
-        return f"{', '.join(parts)}; {self.tally.new_tokens} new tokens in {self.wall_s:.1f} s"
+        tokens, seconds = self.tally.new_tokens, self.generate_s
+        if tokens:
+            speed = f"{tokens} new tokens in {seconds:.1f} s ({tokens / seconds:.1f} a second)"
+            before = [f"{self.load_s:.1f} s of loading"]
+            before += [f"{self.compile_s:.1f} s of compiling"] if self.compile_s else []
+            return f"{', '.join(parts)}; {speed}, beside {' and '.join(before)}"
+        return ", ".join(parts)
 
     def as_dict(self, results: list[Record]) -> dict[str, Any]:
         """Return the JSON document around the records."""
@@ -68,6 +79,9 @@ class GenerateReport:
             "new_tokens": self.tally.new_tokens,
             "interrupted": isinstance(self.tally.ended_by, KeyboardInterrupt),
             "wall_s": self.wall_s,
+            "load_s": self.load_s,
+            "compile_s": self.compile_s,
+            "generate_s": self.generate_s,
             "notices": list(self.notices),
             "stats": dict(self.stats),
             "results": results,
@@ -88,28 +102,34 @@ def run_generate(
     grows. Raises UsageError, EnvironmentUnfit or NotEnoughMemory where nothing could start.
     """
     started_at, start = now(), perf_counter()
-    loaded = load_model(config.model, report)
-    sampling = resolve_sampling(config.sampling, loaded.generation_config)
-    plan = make_plan(config, loaded)
-    engine_config = fit(config.engine, plan.requests.values(), loaded)
-    notices = [*loaded.notices]
+    refused = refusals(config.items)
+    loaded = load_model(config.model, report) if len(refused) < len(config.items) else None
+    sampling = resolve_sampling(config.sampling, loaded.generation_config if loaded else {})
+    plan = make_plan(config, loaded) if loaded else Plan(ready=refused)
+    engine_config = fit(config.engine, plan.requests.values(), loaded) if loaded else config.engine
+    notices = [*loaded.notices] if loaded else ["no model is loaded: there is nothing to ask it"]
     with ExitStack() as stack:
         engine = None
         progress = quiet if on_text else report  # a bar would draw over text that streams
-        if plan.requests:
+        if loaded and plan.requests:
             engine = stack.enter_context(open_engine(loaded, engine_config, progress))
             notices = [*engine.notices]
         notices.append(f"sampling: {describe(sampling)}")
         for line in notices:
             notice(line)
+        served, compiled = perf_counter(), _compile_s(engine)
         tally = serve(plan, config.items, engine, emit, progress, on_text)
+        end, compile_s = perf_counter(), _compile_s(engine) - compiled
         stats = {} if engine is None else _counters(engine)
     return GenerateReport(
         model=config.model,
         engine=engine_config,
         sampling=sampling,
         started_at=started_at,
-        wall_s=perf_counter() - start,
+        wall_s=end - start,
+        load_s=served - start,
+        compile_s=compile_s,
+        generate_s=end - served - compile_s,
         notices=tuple(notices),
         stats=stats,
         requests=len(config.items),
@@ -144,3 +164,8 @@ def _counters(engine: Engine) -> dict[str, float]:
     """Return the engine's counters; its lists of times are bench's business."""
     values = asdict(engine.stats)
     return {name: value for name, value in values.items() if not isinstance(value, list)}
+
+
+def _compile_s(engine: Engine | None) -> float:
+    """Return the seconds that an engine has spent so far on compiling and capturing."""
+    return 0.0 if engine is None else engine.stats.compile_s + engine.stats.capture_s

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from flexinfer.config import Report
 from flexinfer.tasks.generate.input import Item
-from flexinfer.tasks.generate.output import InOrder, Record
-from flexinfer.tasks.generate.requests import Plan, done_record
+from flexinfer.tasks.generate.output import InOrder
+from flexinfer.tasks.generate.records import Record, done_record
+from flexinfer.tasks.generate.requests import Plan
 from flexinfer.tasks.generate.text import TextStream
 
 if TYPE_CHECKING:

@@ -25,18 +25,19 @@ def one(record: Any, system: str | None = None) -> Item:
 
 def test_the_three_forms_of_a_prompt() -> None:
     message = {"role": "user", "content": "hi"}
-    assert one({"prompt": "a"}) == Item(id=0, prompt="a")
-    assert one({"messages": [message]}) == Item(id=0, messages=(message,))
-    assert one({"prompt_token_ids": [0, 7]}) == Item(id=0, prompt_token_ids=(0, 7))
+    assert one({"prompt": "a"}) == Item(id=0, line=1, prompt="a")
+    assert one({"messages": [message]}) == Item(id=0, line=1, messages=(message,))
+    assert one({"prompt_token_ids": [0, 7]}) == Item(id=0, line=1, prompt_token_ids=(0, 7))
 
 
 def test_ids_are_given_or_the_position_among_lines_that_are_not_blank() -> None:
     lines = [b'\xef\xbb\xbf{"prompt": "a"}\n', b"\n", b'{"prompt": "b", "id": "x"}', b"  ", b"{"]
     items = items_from_lines(lines)
-    assert [item.id for item in items] == [0, "x", 2]
+    assert [item.id for item in items[:2]] == [0, "x"]
     assert items[0].prompt == "a", "a byte order mark is part of the line"
     assert items[2].error is not None
-    assert items[2].error.startswith("line 5: not JSON")
+    assert items[2].error.startswith("not JSON")
+    assert [item.line for item in items] == [1, 3, 5]
 
 
 def test_sampling_keys_of_a_line() -> None:
@@ -60,8 +61,8 @@ def test_sampling_keys_of_a_line() -> None:
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": 5}, "prompt is not a string"),
         ({"messages": []}, "at least one message"),
-        ({"messages": ["hi"]}, "role and content"),
-        ({"messages": [{"role": "user"}]}, "role and content"),
+        ({"messages": ["hi"]}, "message 1 has no role or no content"),
+        ({"messages": [{"role": "user"}]}, "message 1 has no role or no content"),
         ({"prompt_token_ids": []}, "the prompt is empty"),
         ({"prompt_token_ids": [1, -1]}, "integers, 0 or more"),
         ({"prompt_token_ids": [1, True]}, "integers, 0 or more"),
@@ -81,7 +82,7 @@ def test_sampling_keys_of_a_line() -> None:
 def test_what_is_wrong_with_a_line(record: Any, said: str) -> None:
     item = one(record)
     assert item.error is not None
-    assert item.error.startswith("line 1: ")
+    assert item.line == 1
     assert said in item.error
     assert "\n" not in item.error
 
@@ -117,4 +118,49 @@ def test_a_file_that_cannot_be_read(tmp_path: Any) -> None:
 
 
 def test_a_dash_is_stdin() -> None:
-    assert items_from_file("-", io.BytesIO(b'{"prompt": "a"}\n')) == (Item(id=0, prompt="a"),)
+    (item,) = items_from_file("-", io.BytesIO(b'{"prompt": "a"}\n'))
+    assert item == Item(id=0, line=1, prompt="a")
+
+
+def ids(*lines: bytes) -> list[str | int | None]:
+    return [item.id for item in items_from_lines(lines)]
+
+
+def test_an_id_is_kept_wherever_it_can_be_read() -> None:
+    for line in (b'{"id": 5, "prompt": "\\ud800"}', b'{"id": 5, "prompt": "\xff"}'):
+        (item,) = items_from_lines([line])
+        assert (item.id, item.line) == (5, 1)
+        assert item.error is not None
+    assert one(b'{"id": 5, "prompt": "\xff"}').error == "not UTF-8"
+
+
+def test_a_line_that_cannot_be_read_never_takes_the_id_of_another() -> None:
+    broken = [b"{", b'{"id": "\\ud800", "prompt": "a"}', b'{"id": 1.5, "prompt": "a"}', b"\xff"]
+    for line in broken:
+        assert ids(b'{"id": 1, "prompt": "a"}', line) == [1, None]
+        assert ids(b'{"prompt": "a"}', line) == [0, 1], (
+            "positions are ids where no line has its own"
+        )
+
+
+@pytest.mark.parametrize("given", [(["\udcff"], None), (["a"], "\udcff")])
+def test_half_a_surrogate_pair_on_the_command_line_is_wrong_usage(given: Any) -> None:
+    prompts, system = given
+    with pytest.raises(UsageError, match="not valid Unicode"):
+        items_from_prompts(prompts, raw=False, system=system)
+
+
+def test_a_system_message_for_lines_is_checked_too() -> None:
+    with pytest.raises(UsageError, match="--system is not valid Unicode"):
+        items_from_lines([], "\udcff")
+
+
+def test_a_closed_stdin_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="--input -: standard input is closed"):
+        items_from_file("-", None)
+
+
+def test_deep_nesting_is_a_lines_error() -> None:
+    for depth in range(900, 1000):
+        line = b'{"prompt": "\\u0061", "messages": ' + b"[" * depth + b"]" * depth + b"}"
+        assert one(line).error is not None

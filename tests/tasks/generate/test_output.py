@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexinfer.errors import UsageError, WriteFailed
-from flexinfer.tasks.generate.output import InOrder, OutputFile, Record, as_line
-from flexinfer.tasks.generate.resume import check_same, read_finished
+from flexinfer.tasks.generate.output import InOrder, as_line
+from flexinfer.tasks.generate.records import Record
+from flexinfer.tasks.generate.resume import check_same, in_order, read_finished
 
 
-def record(name: str | int, text: str = "t", **more: Any) -> Record:
+def record(name: str | int | None, text: str = "t", **more: Any) -> Record:
     return {"id": name, "prompt_token_ids": [1], "outputs": [{"text": text}], **more}
-
-
-def lines(path: Path) -> list[Record]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 @given(st.permutations(range(6)), st.integers(0, 6))
@@ -77,52 +73,8 @@ def test_a_failed_write_is_not_tried_again(error: Exception) -> None:
 def test_text_lines_keep_the_place_of_a_failure() -> None:
     assert as_line({"outputs": [{"text": "a"}, {"text": "b"}]}, "text") == "a\nb\n"
     assert as_line({"outputs": [], "error": "e"}, "text") == "\n"
+    assert as_line({"outputs": [], "error": "e"}, "text", alone=True) == ""
     assert as_line({"x": "é"}, "jsonl") == '{"x": "é"}\n'
-
-
-def test_each_record_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    file = OutputFile(path, "jsonl")
-    for count in (1, 2):
-        file.write(record(count))
-        assert len(lines(path)) == count
-
-
-def test_old_content_stays_until_the_first_record(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    path.write_text("precious\n")
-    OutputFile(path, "jsonl").abandon()
-    assert path.read_text() == "precious\n"
-    file = OutputFile(path, "jsonl")
-    file.write(record(0))
-    file.close([0])
-    assert lines(path) == [record(0)]
-
-
-def test_a_run_without_records_leaves_an_empty_file(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    path.write_text("old\n")
-    OutputFile(path, "jsonl").close([])
-    assert path.read_text() == ""
-
-
-@pytest.mark.parametrize("path", ["/dev/full", "/dev/null/x", "/"])
-def test_what_cannot_be_written_is_named(path: str) -> None:
-    with pytest.raises(WriteFailed, match=f"cannot write {path}: "):
-        OutputFile(Path(path), "jsonl").write(record(0))
-
-
-def test_resuming_keeps_the_old_order_and_ends_in_input_order(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    path.write_text("".join(as_line(record(name), "jsonl") for name in ("c", "a")))
-    kept = read_finished(path, ["a", "b", "c"])
-    assert list(kept) == ["a", "c"]
-    file = OutputFile(path, "jsonl", list(kept.values()))
-    file.write(record("b"))
-    assert [r["id"] for r in lines(path)] == ["a", "c", "b"], "not safe before the end"
-    file.close(["a", "b", "c"])
-    assert [r["id"] for r in lines(path)] == ["a", "b", "c"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"], "a temporary file is left"
 
 
 def test_only_whole_records_without_error_count_as_finished(tmp_path: Path) -> None:
@@ -162,3 +114,24 @@ def test_a_record_of_other_options_is_refused() -> None:
     for other in ({"prompt_token_ids": [2]}, {"model": "n"}, {"sampling": {"seed": 2}}):
         with pytest.raises(UsageError, match=f"'a' was made with another {next(iter(other))}"):
             check_same(old, other)
+
+
+def test_records_whose_id_is_not_known_are_made_again_and_keep_their_order(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    lost = [record(None, error=f"line {n}: not JSON") for n in (2, 4)]
+    path.write_text("".join(as_line(r, "jsonl") for r in (record("a"), *lost)))
+    order = ["a", None, "b", None]
+    kept = read_finished(path, order)
+    assert kept == {"a": record("a")}
+    assert in_order([*kept.values(), lost[0], record("b"), lost[1]], order) == [
+        record("a"),
+        lost[0],
+        record("b"),
+        lost[1],
+    ]
+
+
+def test_a_failed_record_of_an_id_that_is_gone_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text(as_line(record(3, error="line 4: not JSON"), "jsonl"))
+    assert read_finished(path, ["mended"]) == {}

@@ -10,7 +10,7 @@ import pytest
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import NotEnoughMemory, UsageError, WriteFailed
 from flexinfer.tasks.generate.input import Item
-from flexinfer.tasks.generate.output import Record
+from flexinfer.tasks.generate.records import Record
 from flexinfer.tasks.generate.requests import GenerateConfig
 from flexinfer.tasks.generate.run import GenerateReport, run_generate
 from tests.support.fake_engine import EOS, LONGEST, Stage, install

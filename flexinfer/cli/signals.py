@@ -1,0 +1,37 @@
+"""SIGTERM, which ends a command as Ctrl-C does: what is finished is kept, nothing is said twice."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Raise Terminated where SIGTERM comes, unless whoever started the process had it ignored.
+
+    A further one is ignored, since timeout(1) sends two; Ctrl-C or SIGKILL end what hangs then.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _raise)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is _raise:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    """End the work."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Terminated
