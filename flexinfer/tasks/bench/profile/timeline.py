@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -89,5 +90,5 @@ def split_at(spans: Sequence[Span], mark: str) -> list[list[Span]]:
 
 def short_name(name: str) -> str:
     """Return a kernel's name without return type, namespaces and arguments."""
-    plain = name.removeprefix("void ").split("<")[0].split("(")[0]
-    return plain.rsplit("::", 1)[-1] or name
+    bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return re.split(r"[<(]", bare)[0].strip().rsplit("::", 1)[-1] or name
