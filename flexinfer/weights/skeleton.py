@@ -33,13 +33,20 @@ def shell(config: PreTrainedConfig, generation: Mapping[str, Any], origin: str) 
     try:
         with torch.device("meta"):
             model: PreTrainedModel = causal_lm(config)(config)
+    except Exception as error:
+        raise UsageError(f"{origin}: the config describes no model: {_line(error)}") from error
+    try:
         if generation:
             model.generation_config = GenerationConfig.from_dict(dict(generation))
     except Exception as error:
-        line = " ".join(str(error).split())
-        raise UsageError(f"{origin}: the config describes no model: {line}") from error
+        raise UsageError(f"{origin}: generation_config.json: {_line(error)}") from error
     model.eval()
     return model
+
+
+def _line(error: Exception) -> str:
+    """Squeeze what an exception says into one line."""
+    return " ".join(str(error).split())
 
 
 def weight_bytes(model: nn.Module, dtype: torch.dtype) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flexinfer.config import ModelOptions, Report
 from flexinfer.errors import UsageError
 from flexinfer.weights import checkpoint, dummy, fill, gguf, hub, names, tokenizer
+from flexinfer.weights.generation import read_generation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -132,6 +133,4 @@ def _dummy(found: names.ModelName, seed: int) -> Dummy:
 
 def _configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return (config.json, generation_config.json or {}) of a checkpoint folder."""
-    generation = folder / "generation_config.json"
-    config = checkpoint.read_json(folder / "config.json")
-    return config, checkpoint.read_json(generation) if generation.is_file() else {}
+    return checkpoint.read_json(folder / "config.json"), read_generation(folder)

@@ -62,6 +62,45 @@ def test_weights_that_end_early_are_refused(folder: Path) -> None:
     assert WEIGHTS in message_of(folder)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("top_p", [0.9]),
+        ("top_k", 3.5),
+        ("min_p", "0.1"),
+        ("repetition_penalty", {}),
+        ("max_new_tokens", 1e3),
+        ("do_sample", "yes"),
+        ("eos_token_id", "x"),
+        ("eos_token_id", [1, "x"]),
+        ("eos_token_id", 2.0),
+    ],
+)
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+def test_a_wrong_type_in_the_generation_config_is_named(
+    folder: Path, key: str, value: object, load_format: str
+) -> None:
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({key: value}))
+    message = message_of(folder, load_format=load_format)
+    assert message.startswith(f"{path}: ")
+    assert key in message
+
+
+def test_a_generation_config_that_transformers_refuses_is_named(folder: Path) -> None:
+    content = {"cache_implementation": "none such"}
+    (folder / "generation_config.json").write_text(json.dumps(content))
+    assert "generation_config.json: Invalid `cache_implementation`" in message_of(folder)
+
+
+def test_a_generation_config_may_leave_things_open(folder: Path) -> None:
+    content = {"do_sample": None, "top_k": None, "eos_token_id": [1, 2], "temperature": 1}
+    (folder / "generation_config.json").write_text(json.dumps(content))
+    assert load_folder(folder).eos_ids == {1, 2}
+
+
 def test_a_broken_tokenizer_is_named(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer" in message_of(folder)
