@@ -161,13 +161,41 @@ def test_sigterm_keeps_finished_results(tmp_path: Path) -> None:
     assert process.stderr is not None
     while process.stderr.readline() != "waiting\n":
         assert process.poll() is None
-    for _ in range(3):  # timeout(1) sends more than one
-        process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
     _, rest = process.communicate(timeout=60)
     assert (process.returncode, "Traceback" in rest) == (143, False)
     assert rest.splitlines()[-1] == "terminated"
     text = target.read_text()
     assert [json.loads(line)["id"] for line in text.splitlines()] == ["one", "three"]
+
+
+TERMINATED_TWICE = """
+import os, signal, sys, time
+from flexinfer.cli.failures import guard
+from flexinfer.cli.signals import terminable
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def work():
+    try:
+        terminate()
+        time.sleep(60)
+    finally:
+        terminate()
+        print("kept")
+
+with terminable():
+    code = guard(work, debug=False)
+terminate()
+sys.exit(code)
+"""
+
+
+def test_a_second_sigterm_interrupts_no_rescue() -> None:
+    process = start([sys.executable, "-c", TERMINATED_TWICE])
+    assert process.communicate(timeout=60) == ("kept\n", "terminated\n")
+    assert process.returncode == 143
 
 
 def test_an_ignored_sigterm_stays_ignored() -> None:

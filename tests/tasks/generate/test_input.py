@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from flexinfer.errors import UsageError
+from flexinfer.errors import RequestError, UsageError
 from flexinfer.tasks.generate.input import (
     Item,
     items_from_file,
     items_from_lines,
     items_from_prompts,
 )
+from flexinfer.tasks.generate.line import content
 
 
 def one(record: Any, system: str | None = None) -> Item:
@@ -161,6 +162,8 @@ def test_a_closed_stdin_is_wrong_usage() -> None:
 
 
 def test_deep_nesting_is_a_lines_error() -> None:
-    for depth in range(900, 1000):
-        line = b'{"prompt": "\\u0061", "messages": ' + b"[" * depth + b"]" * depth + b"}"
-        assert one(line).error is not None
+    deep: Any = "a"
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(RequestError, match="nested too deeply"):
+        content({"prompt": deep}, b"\\u")
