@@ -31,6 +31,7 @@ from flexinfer.engine.memory import PagePlan, available_memory, human, plan_page
 from flexinfer.engine.programs import Feed, Lookup, Programs, look_up
 from flexinfer.engine.state import SlotState
 from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.kernels.compiled import CompiledOps
 from flexinfer.kernels.ops import Ops
 from flexinfer.models.catalog import build_decoder
 from flexinfer.models.decoder import Decoder, unchanged
@@ -68,15 +69,16 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     plan = _plan(decoder, config, page, longest, weight)
     pool = PagePool(plan.n_pages, page)
     scheduler = Scheduler(pool, config.max_batch_size, longest, config.prefill_tokens)
+    compiled = choice.name == "flex" and on_cuda
     programs = Programs(
-        prefill_decoder=decoder,
-        decode_decoder=decoder.transformed(_compiler(choice, on_cuda)),
+        prefill_decoder=decoder.with_ops(CompiledOps()) if compiled else decoder,
+        decode_decoder=decoder.transformed(_compiler(compiled)),
         cache=PagedKVCache(decoder.specs, plan.n_pages, page, weight.dtype, device),
         tables=PageTables(config.max_batch_size, pool.pages_for(longest), plan.n_pages, device),
         kernels=_kernels(choice, page, plan.n_pages, on_cuda, config, forms),
         state=SlotState(config.max_batch_size, decoder.vocab_size, device),
         tile=TILE[device.type],
-        transform=_compiler(choice, on_cuda),
+        transform=_compiler(compiled),
         feed=forms.feed,
         lookup=forms.lookup,
     )
@@ -200,11 +202,9 @@ def _options(
     return lambda head_dim: choose(head_dim, page, on_cuda, given)
 
 
-def _compiler(choice: Choice, on_cuda: bool) -> Any:
-    """Return how decode's pure functions are wrapped: compiled on CUDA, else left alone."""
-    if choice.name == "flex" and on_cuda:
-        return partial(torch.compile, fullgraph=True, dynamic=False)
-    return unchanged
+def _compiler(compiled: bool) -> Any:
+    """Return how decode's pure functions are wrapped."""
+    return partial(torch.compile, fullgraph=True, dynamic=False) if compiled else unchanged
 
 
 def _sight(windows: tuple[int | None, ...]) -> str:
