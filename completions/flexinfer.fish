@@ -58,6 +58,7 @@ complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l gate -l no-gate 
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l format -x -a 'table json csv md' -d 'What stdout gets.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l stats-path -r -F -d 'Write the JSON document.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l report -r -F -d '.html or .png.'
+complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l profile -d 'After the rounds, show where the time of a decode step goes.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l baseline -r -F -d 'What --stats-path once wrote.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l fail-below -x -d 'Exit 1 on a loss beyond this.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l model -s m -x -a 'gemma-4-E2B-it gemma-4-E4B-it qwen3-0.6b qwen3-4b qwen3-4b-base llama-3.2-1b-instruct llama-3.2-3b-instruct smollm2-135m-instruct tiny-gemma4' -d 'Alias, hub id, folder or .gguf file (default: chosen by the device, and said).'

@@ -83,6 +83,14 @@ class ReportFlags:
     report_file: Annotated[
         str | None, option("--report", panel=OUTPUT, metavar="FILE", help=".html or .png.")
     ] = None
+    profile: Annotated[
+        bool,
+        option(
+            "--profile",
+            panel=OUTPUT,
+            help="After the rounds, show where the time of a decode step goes.",
+        ),
+    ] = False
     baseline: Annotated[
         str | None,
         option("--baseline", panel=OUTPUT, metavar="FILE", help="What --stats-path once wrote."),

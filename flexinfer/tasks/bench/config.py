@@ -21,6 +21,7 @@ class BenchConfig:
     decoded from each prompt. `batch_sizes` is the sweep (empty: the engine config's own);
     `n_prompts` None is N_PROMPTS for one batch size, and in a sweep what fills each (`prompts_at`).
     `temperature` 0 is greedy. `gate`: figures only of an engine whose output was checked.
+    `profile`: after the rounds, say where a step's time goes (of flex only).
     `fail_below` is the percent of decode tokens a second a run may lose against `baseline` (a file
     bench wrote).
     """
@@ -40,6 +41,7 @@ class BenchConfig:
     report_file: str | None = None
     seed: int = 0
     gate: bool = True
+    profile: bool = False
 
     def __post_init__(self) -> None:
         """Check every value; raises UsageError, or EnvironmentUnfit for what is yet to come."""
@@ -69,6 +71,14 @@ class BenchConfig:
         for name in self.backends:
             check_backend(name)
         _check_report(self.report_file)
+        self._check_profile()
+
+    def _check_profile(self) -> None:
+        """Check that there are decode steps to profile, of the engine that can be."""
+        if self.profile and self.max_new_tokens < 2:
+            raise UsageError("--profile needs --max-new-tokens of 2 or more: else nothing decodes")
+        if self.profile and self.backends != ("flex",):
+            raise UsageError("--profile is for --backend flex alone")
 
     def _check_baseline(self) -> None:
         """Check the threshold and that it has something to be held against."""

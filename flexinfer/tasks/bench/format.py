@@ -10,6 +10,8 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from flexinfer.errors import UsageError
+from flexinfer.tasks.bench.profile.result import Profile
+from flexinfer.tasks.bench.profile.table import profile_markdown, profile_table
 from flexinfer.tasks.bench.result import DEFINITIONS, BenchReport, BenchResult
 
 Column = tuple[str, Callable[[BenchResult], str]]
@@ -29,7 +31,8 @@ def as_table(report: BenchReport) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*_heading(report), "", *lines, "", *_words(report)]) + "\n"
+    profiles = _profiles(report, profile_table)
+    return "\n".join([*_heading(report), "", *lines, "", *profiles, *_words(report)]) + "\n"
 
 
 def as_markdown(report: BenchReport) -> str:
@@ -38,7 +41,9 @@ def as_markdown(report: BenchReport) -> str:
     rows = [[cell(row) for _, cell in COLUMNS] for row in report.results]
     lines = ["| " + " | ".join(row) + " |" for row in [head, ["---:"] * len(head), *rows]]
     heading = [f"{line}  " for line in _heading(report)]
-    return "\n".join([*heading, "", *lines, "", *(f"- {w}" for w in _words(report))]) + "\n"
+    words = (f"- {words}" for words in _words(report))
+    profiles = _profiles(report, profile_markdown)
+    return "\n".join([*heading, "", *lines, "", *profiles, *words]) + "\n"
 
 
 def as_csv(report: BenchReport) -> str:
@@ -108,6 +113,17 @@ def _words(report: BenchReport) -> list[str]:
         ]
     lines += [_change(asdict(comparison)) for comparison in report.comparisons]
     return [*lines, f"verdict: {report.verdict}"]
+
+
+def _profiles(report: BenchReport, lines: Callable[[Profile], list[str]]) -> list[str]:
+    """Return the profiles of all rows that have one, each under a line that says whose it is."""
+    return [
+        line
+        for row in report.results
+        if row.profile is not None
+        for line in (f"{row.backend} batch {row.max_batch_size}, profile of a decode step:", "",
+                     *lines(row.profile), "")
+    ]  # fmt: skip
 
 
 def _gate(row: BenchResult) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from flexinfer.tasks.bench.gate import Gate
+from flexinfer.tasks.bench.profile.result import Profile
 from flexinfer.tasks.environment import SCHEMA_VERSION
 
 Verdict = Literal["ok", "regression", "flagged", "failed", "wrong output", "interrupted"]
@@ -28,6 +29,9 @@ DEFINITIONS: Mapping[str, str] = {
     "the output gate to the last round; without CUDA the process's largest resident set so far",
     "gate": "a greedy probe against the Hugging Face module over the same weights: of the tokens "
     "checked (the reference's margin exceeds the noise of its dtype) all must be the reference's",
+    "profile": "taken after the timed rounds: `ops` are the operations of one decode step in the "
+    "middle of the workload, each with what it adds to the time the device is busy and the bytes "
+    "it must move; `call` is a whole call under the profiler, which stretches its gaps",
     "roofline_pct": "bytes decoding must read over the copy bandwidth measured in this run, as a "
     "percentage of the measured decode time (median wall less the one-token call)",
 }
@@ -99,6 +103,7 @@ class BenchResult:
     roofline_pct: float | None = None
     roofline: Roofline | None = None
     gate: Gate | None = None
+    profile: Profile | None = None
     sample_completions: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     error: str | None = None

@@ -18,9 +18,11 @@ from flexinfer.tasks.bench.gate import Gate
 from flexinfer.tasks.bench.memory import peak, reset_peak
 from flexinfer.tasks.bench.plan import blank_rows
 from flexinfer.tasks.bench.probe import check_output
+from flexinfer.tasks.bench.profile.result import Profile
+from flexinfer.tasks.bench.profile.subject import Profiler, Subject, profiled, tried
 from flexinfer.tasks.bench.progress import Once, Progress
 from flexinfer.tasks.bench.result import BenchResult
-from flexinfer.tasks.bench.rounds import Clock, measure
+from flexinfer.tasks.bench.rounds import Clock, measure, requests_for
 from flexinfer.tasks.bench.workload import workload
 from flexinfer.tasks.environment import environment
 from flexinfer.tasks.roofline import StepCost, copy_bandwidth, step_cost
@@ -58,6 +60,7 @@ class Rig:
     environment: Callable[[], Mapping[str, Any]] = torch_environment
     cost: Callable[[Checkpoint], StepCost | None] = checkpoint_cost
     bandwidth: Callable[[str], float | None] = copy_bandwidth
+    profiler: Profiler = profiled
     clock: Clock = time.perf_counter
 
 
@@ -86,6 +89,7 @@ class Job:
     plans: Sequence[Plan]
     cost: StepCost | None = None
     bandwidth: float | None = None
+    profiler: Profiler = profiled
 
 
 def prepare(
@@ -105,6 +109,7 @@ def prepare(
         plans=[_plan(blank, checkpoint.vocab_size, engine_config, config) for blank in blanks],
         cost=rig.cost(checkpoint),
         bandwidth=rig.bandwidth(checkpoint.device),
+        profiler=rig.profiler,
     )
 
 
@@ -151,17 +156,25 @@ def _measured(
             return replace(blank, notices=said, error=gate.problem, error_code=1)
         reset_peak(device)
         measured = measure(backend, config, plan.prompts, progress, clock)
-    memory = peak(device)
+        memory, found = peak(device), figures(measured)
+        subject = Subject(
+            requests=requests_for(config, plan.prompts, config.max_new_tokens),
+            wall_s=found.get("median_wall_s"),
+            cost=job.cost,
+            bandwidth=job.bandwidth,
+        )
+        profile, missed = _profile(job, backend, subject, config, progress)
     roofline = roofline_figures(measured, job.cost, job.bandwidth, size)
-    listener.notice(*remarks(measured))
+    listener.notice(*remarks(measured), *missed)
     return replace(
         blank,
-        **figures(measured),
+        **found,
         **roofline,
+        profile=profile,
         peak_memory_gb=memory.allocated_gb,
         peak_reserved_gb=memory.reserved_gb,
         load_s=job.checkpoint.load_s,
-        notices=(*said, *remarks(measured)),
+        notices=(*said, *remarks(measured), *missed),
     )
 
 
@@ -174,6 +187,16 @@ def _gate(
         return None
     progress.enter("output gate")
     return check_output(backend, module, config, plan.prompts, plan.engine.max_batch_size)
+
+
+def _profile(
+    job: Job, backend: Backend, subject: Subject, config: BenchConfig, progress: Progress
+) -> tuple[Profile | None, tuple[str, ...]]:
+    """Profile what was measured where that is asked for; say so where it cannot be."""
+    if not config.profile:
+        return None, ()
+    progress.enter("profile")
+    return tried(job.profiler, backend, subject)
 
 
 def _said_of(gate: Gate | None, config: BenchConfig) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import mean
 from typing import Any
 
@@ -11,31 +11,17 @@ import torch
 
 from flexinfer.backends.flex import FlexBackend
 from flexinfer.backends.protocol import Backend
-from flexinfer.engine.outputs import Request
 from flexinfer.tasks.bench.profile.call import call_figures, traced_call
 from flexinfer.tasks.bench.profile.figures import Floor, kernels_per_layer, op_rows, over_floor
 from flexinfer.tasks.bench.profile.result import Profile, StepFigures
 from flexinfer.tasks.bench.profile.standing import Standing, stand
 from flexinfer.tasks.bench.profile.step import Timed, host_timed, player, step_us
+from flexinfer.tasks.bench.profile.subject import Subject
 from flexinfer.tasks.bench.profile.traced import traced
-from flexinfer.tasks.roofline import StepCost
 
 LEAST_OF_TRACE = 0.8
 """Of the kernels of captured steps; copies among a step's kernels are not counted in a call."""
 HOST = "timed by the host's clock around each operation: there is no CUDA device"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Subject:
-    """What is profiled: the requests of a round, their median wall clock, and the floor's parts.
-
-    Every request asks for two new tokens at least. `bandwidth` is in bytes a second.
-    """
-
-    requests: Sequence[Request]
-    wall_s: float | None = None
-    cost: StepCost | None = None
-    bandwidth: float | None = None
 
 
 def profile_backend(backend: Backend, subject: Subject) -> Profile:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from flexinfer.errors import EnvironmentUnfit
 from flexinfer.tasks.bench.profile.programs import recorded
 from flexinfer.tasks.bench.profile.record import Op, Recorder
 from flexinfer.tasks.bench.profile.standing import Standing
@@ -47,10 +48,13 @@ def traced(held: Standing, play: Callable[[], object]) -> Traced:
 
 
 def played(spans: Sequence[Span], steps: int) -> Played:
-    """Return the mean of `steps` equal steps, `spans` being theirs and those of one before them."""
+    """Return the mean of `steps` equal steps, `spans` being theirs and those of one before them.
+
+    Raises EnvironmentUnfit where the profiler missed some.
+    """
     count, rest = divmod(len(spans), steps + 1)
-    assert count, "no kernel was traced"
-    assert not rest, f"{len(spans)} kernels in {steps + 1} steps"
+    if rest or not count:
+        raise EnvironmentUnfit(f"torch.profiler saw {len(spans)} kernels in {steps + 1} steps")
     laid = lay(spans)
     gaps = [gap for at, gap in enumerate(laid.gap) if at >= count and at % count]
     return Played(
@@ -103,5 +107,6 @@ def _marked(held: Standing) -> Marked | None:
             recorder.begin()
             program.decode(held.slots, held.kind, held.columns)
     parts = split_at(spans, MARK)
-    assert len(parts) == len(recorder.ops), f"{len(parts)} of {len(recorder.ops)} marks traced"
+    if len(parts) != len(recorder.ops):
+        raise EnvironmentUnfit(f"torch.profiler saw {len(parts)} of {len(recorder.ops)} marks")
     return list(zip(recorder.ops, parts, strict=True))

@@ -9,8 +9,9 @@ import pytest
 from flexinfer.backends.flex import FlexBackend
 from flexinfer.errors import UsageError
 from flexinfer.models.catalog import build_decoder
-from flexinfer.tasks.bench.profile.run import HOST, Subject, profile_backend
+from flexinfer.tasks.bench.profile.run import HOST, profile_backend
 from flexinfer.tasks.bench.profile.standing import MOST_STEPS, stand
+from flexinfer.tasks.bench.profile.subject import Subject
 from flexinfer.tasks.roofline import step_cost
 from tests.support.engines import assert_idle, make_engine, request, tiny
 from tests.support.prompts import prompts_of
