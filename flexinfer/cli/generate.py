@@ -152,30 +152,28 @@ def generate(
         items = _items(asked, raw=model.chat_template == "none")
         ids = [item.id for item in items]
         finished = read_finished(Path(output.output), ids) if output.resume else {}
+        options = model.options(engine.seed, console.notice)
         config = GenerateConfig(
-            model=model.options(engine.seed, console.notice),
-            engine=settings,
-            items=items,
-            sampling=given,
-            finished=finished,
+            model=options, engine=settings, items=items, sampling=given, finished=finished
         )
         single = len(items) == 1 and sampling.n in (None, 1)
-        with Results(file, form, items, finished, as_json=common.as_json, single=single) as results:
-            results.announce(refusals(config.items).values())
-            report = run_generate(
-                config,
-                partial(_off_screen, console, results.add),
-                console.report,
-                notice=console.notice,
-                on_text=partial(_off_screen, console, results.show) if results.live else None,
-            )
+        results = Results(file, form, items, finished, as_json=common.as_json, single=single)
+        results.announce(refusals(config.items).values())
+        report = run_generate(
+            config,
+            partial(_off_screen, console, results.add),
+            console.report,
+            notice=console.notice,
+            on_text=partial(_off_screen, console, results.show) if results.live else None,
+        )
+        results.close(report)
         console.notice(report.summary)
     return results.finish(report)
 
 
 def _off_screen(console: Console, write: Callable[[T], None], value: T) -> None:
     """Take the progress bars away before something is written to the same screen."""
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         console.pause()
     write(value)
 

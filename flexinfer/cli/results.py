@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from flexinfer.cli.console import print_data
@@ -24,7 +23,7 @@ _SHOWN_FAILURES = 10
 
 
 class Results:
-    """Takes records in input order; as a context it closes the output file.
+    """Takes records in input order; `close` and `finish` are to be called when there are no more.
 
     With `as_json` the records go into one document on stdout, which `finish` writes.
     """
@@ -47,27 +46,13 @@ class Results:
         self._ids = [item.id for item in items]
         self._made = list(finished.values())
         self._failures, self._announced = 0, set[tuple[object, str]]()
-        self._file, self._shown = file, False
+        self._file, self._shown, self._written = file, False, False
         if file is None:
             print_data("")
         else:
             file.keep(self._made)
         plain = file is None and form == "text" and not as_json
         self.live = single and plain and sys.stdout.isatty()
-
-    def __enter__(self) -> Results:
-        """Start taking records."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the output file, in input order, unless something failed; raises WriteFailed."""
-        if self._file is not None and kind is None:
-            self._file.close(self._ids)
 
     def announce(self, records: Iterable[Record]) -> None:
         """Say at once why these requests will fail; their records come later, at their places."""
@@ -85,6 +70,7 @@ class Results:
         line = as_line(record, self._form, alone=len(self._ids) == 1)
         if self._file is not None:
             self._file.write(line)
+            self._written = True
         elif self.live:
             print_data("\n" if self._shown or not failed else "")
         elif not self._as_json:
@@ -93,6 +79,14 @@ class Results:
             self._made.append(record)
         if failed:
             self._say_failed(record)
+
+    def close(self, report: GenerateReport) -> None:
+        """Close the output file, its records in input order; raises WriteFailed.
+
+        A run that was cut short before its first record leaves the file as it was.
+        """
+        if self._file is not None and (self._written or report.tally.ended_by is None):
+            self._file.close(self._ids)
 
     def finish(self, report: GenerateReport) -> int:
         """Write the document and return the exit code; raises what ended the work early."""

@@ -378,3 +378,21 @@ def test_the_end_line_tells_generating_from_loading(
     document = json.loads(generate("ab", "--json").stdout)
     names = ("wall_s", "load_s", "compile_s", "generate_s")
     assert [document[name] for name in names] == [14, 7, 4, 3]
+
+
+@pytest.mark.parametrize("words", [[], ["--resume"]])
+@pytest.mark.parametrize(("ends", "code"), [("interrupt", 130), ("crash", 1)])
+def test_a_run_that_ends_before_its_first_record_touches_no_file(
+    generate: Any, tmp_path: Path, words: list[str], ends: str, code: int
+) -> None:
+    source, target = tmp_path / "in", tmp_path / "out.jsonl"
+    write(source, {"prompt": ends, "id": "x"}, {"prompt": "a", "id": "a"})
+    write(tmp_path / "only", {"prompt": ends, "id": "x"})
+    result = generate("--input", str(tmp_path / "only"), "--output", str(target), *words)
+    assert (result.exit_code, target.exists()) == (code, False)
+    generate("--input", str(source), "--output", str(target))
+    before = target.read_text()
+    assert [r["id"] for r in records(before)] == ["a"]
+    source = source if words else tmp_path / "only"
+    assert generate("--input", str(source), "--output", str(target), *words).exit_code == code
+    assert target.read_text() == before

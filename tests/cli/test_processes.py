@@ -211,6 +211,13 @@ def test_an_ignored_sigterm_stays_ignored() -> None:
     assert process.returncode == 130
 
 
+def test_a_closed_stdout_is_no_matter_where_a_file_takes_the_output(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    process = start(["bash", "-c", f"{' '.join(GENERATE)} a -q -o {target} --format text >&-"])
+    assert process.communicate(timeout=60)[1] == ""
+    assert (process.returncode, target.read_text()) == (0, "<USER>A\n")
+
+
 def test_a_closed_stdin_is_one_error_line() -> None:
     process = start(["bash", "-c", f"{' '.join(GENERATE)} --input - 0<&-"])
     stdout, stderr = process.communicate(timeout=60)

@@ -31,16 +31,15 @@ class GenerateReport:
     """What became of the requests; `engine` and `sampling` are the effective values.
 
     `resumed` counts the items whose records an earlier run wrote. `tally.ended_by` is what cut the
-    work short, for whoever reads the report to raise. Seconds of wall clock: `wall_s` of it all,
-    `load_s` of weights and engine, `compile_s` of compiling and capturing decode graphs while
-    requests were served, and `generate_s` of serving them without that.
+    work short, for whoever reads the report to raise. Seconds of wall clock: `load_s` of weights
+    and engine, `compile_s` of compiling and capturing decode graphs while requests were served,
+    `generate_s` of serving them without that, and `wall_s` of all three.
     """
 
     model: ModelOptions
     engine: EngineConfig
     sampling: SamplingParams
     started_at: str
-    wall_s: float
     load_s: float
     compile_s: float
     generate_s: float
@@ -49,6 +48,11 @@ class GenerateReport:
     requests: int
     resumed: int
     tally: Tally
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of wall clock from before loading to the last record."""
+        return self.load_s + self.compile_s + self.generate_s
 
     @property
     def summary(self) -> str:
@@ -107,31 +111,27 @@ def run_generate(
     sampling = resolve_sampling(config.sampling, loaded.generation_config if loaded else {})
     plan = make_plan(config, loaded) if loaded else Plan(ready=refused)
     engine_config = fit(config.engine, plan.requests.values(), loaded) if loaded else config.engine
-    notices = [*loaded.notices] if loaded else ["no model is loaded: there is nothing to ask it"]
+    progress = quiet if on_text else report  # a bar would draw over text that streams
     with ExitStack() as stack:
         engine = None
-        progress = quiet if on_text else report  # a bar would draw over text that streams
         if loaded and plan.requests:
             engine = stack.enter_context(open_engine(loaded, engine_config, progress))
-            notices = [*engine.notices]
-        notices.append(f"sampling: {describe(sampling)}")
+        notices = (*_notices(loaded, engine), f"sampling: {describe(sampling)}")
         for line in notices:
             notice(line)
         served, compiled = perf_counter(), _compile_s(engine)
         tally = serve(plan, config.items, engine, emit, progress, on_text)
-        end, compile_s = perf_counter(), _compile_s(engine) - compiled
-        stats = {} if engine is None else _counters(engine)
+        served_s, compile_s = perf_counter() - served, _compile_s(engine) - compiled
     return GenerateReport(
         model=config.model,
         engine=engine_config,
         sampling=sampling,
         started_at=started_at,
-        wall_s=end - start,
         load_s=served - start,
         compile_s=compile_s,
-        generate_s=end - served - compile_s,
-        notices=tuple(notices),
-        stats=stats,
+        generate_s=served_s - compile_s,
+        notices=notices,
+        stats={} if engine is None else _counters(engine),
         requests=len(config.items),
         resumed=plan.resumed,
         tally=tally,
@@ -158,6 +158,13 @@ def describe(sampling: SamplingParams) -> str:
     del values["seed"]
     words = [f"{name} {list(v) if name == 'stop' else v}" for name, v in values.items()]
     return ("greedy, " if sampling.temperature == 0 else "") + ", ".join(words)
+
+
+def _notices(loaded: LoadedModel | None, engine: Engine | None) -> tuple[str, ...]:
+    """Return what runs and why: the engine's words, else the model's, else that none is needed."""
+    if engine is not None:
+        return engine.notices
+    return loaded.notices if loaded else ("no model is loaded: there is nothing to ask it",)
 
 
 def _counters(engine: Engine) -> dict[str, float]:
