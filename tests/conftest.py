@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HF_HOME = tempfile.mkdtemp(prefix="flexinfer-tests-")
 os.environ |= {
     "HF_HOME": HF_HOME,
+    "XDG_CACHE_HOME": HF_HOME,
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "OMP_NUM_THREADS": "1",

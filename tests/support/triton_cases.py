@@ -1,4 +1,4 @@
-"""What is compiled for each capability: real models' steps, and every tile of the shipped table.
+"""What is compiled for each capability: real models' steps, the shipped table, what tuning tries.
 
 Every tensor lies on the meta device: shapes and dtypes without memory.
 Shape letters: B rows, T tokens, H query heads, G kv heads, D head dim.
@@ -25,9 +25,11 @@ from flexinfer.core.sequence import Sequence as Row
 from flexinfer.engine.batch import prefill_batch
 from flexinfer.engine.programs import Programs
 from flexinfer.engine.setup import PAGE_SIZE, set_up
+from flexinfer.kernels.fast import candidates
 from flexinfer.kernels.fast.attention import DecodeTile, paged_decode
 from flexinfer.kernels.fast.gemm import Tile, gated_matmul, matmul
 from flexinfer.kernels.fast.launch import await_inputs
+from flexinfer.kernels.fast.prefill import PrefillTile, paged_prefill
 from flexinfer.kernels.fast.table import TileTable
 from flexinfer.kernels.sampler import SamplerKind
 from flexinfer.models.catalog import build_decoder
@@ -77,6 +79,7 @@ def cases_for(capability: int) -> Iterator[Case]:
         if capability_of(device) == capability:
             yield from page_cases()
             yield from product_cases(entries)
+            yield from candidate_cases(int(capability >= 90))
             for name in MODELS[:3]:
                 yield from model_cases(name, device, entries, ROWS)
         else:
@@ -187,6 +190,26 @@ def product_cases(entries: Entries) -> Iterator[Case]:
                     yield f"{kind} {shape} {rows} {tile}", partial(launch, shape, int(rows), tile)
 
 
+def candidate_cases(tma: int) -> Iterator[Case]:
+    """Yield what tuning tries, every geometry once, least split first."""
+    N, K = 4096, 2048
+    for rows in (1, 32, 64, 128):
+        for family in candidates.products(N, K, rows, 132, tma):
+            tile = list(family.tiles[0])
+            yield f"tried {rows} {tile}", partial(product, f"{N}x{K}", rows, tile)
+        for family in candidates.gated(N, K, rows, tma):
+            tile = list(family.tiles[0])
+            yield f"tried gated {rows} {tile}", partial(gated, f"{N}x{K}", rows, tile)
+    for shape in ("4x128x8", "8x256x1", "8x512x1"):
+        group, head_dim, kv_heads = map(int, shape.split("x"))
+        for family in candidates.decode(64, head_dim, kv_heads, 132):
+            tile = list(family.tiles[family.start])
+            yield f"tried decode {shape} {tile}", partial(decode_rows, shape, 64, tile)
+        for (one,), _ in candidates.prefill(head_dim):
+            shape_H = (group * kv_heads, kv_heads, head_dim)
+            yield f"tried prefill {head_dim} {one}", partial(prefill_tiles, *shape_H, one)
+
+
 def attention_shapes() -> set[str]:
     """Return the attention of all models as the table's keys: group x head dim x kv heads."""
     return {
@@ -222,3 +245,12 @@ def decode_rows(shape: str, rows: int, tile: list[int]) -> None:
     positions = torch.empty(rows, dtype=torch.int64, device=META)
     q_BHD = half(rows, group * G, D)
     paged_decode(q_BHD, pools, table, positions, PAGE, None, D**-0.5, DecodeTile(*tile))
+
+
+def prefill_tiles(H: int, G: int, D: int, tile: PrefillTile) -> None:
+    """Launch prefill attention of eight tiles of queries."""
+    pools = (half(1, G, 64 * PAGE, D), half(1, G, 64 * PAGE, D))
+    at = torch.empty(8, candidates.QUERIES, dtype=torch.int64, device=META)
+    table = torch.empty(8, 64, dtype=torch.int32, device=META)
+    q_THD = half(at.numel(), H, D)
+    paged_prefill(q_THD, pools, at, at, table, PAGE, None, D**-0.5, tile)

@@ -1,4 +1,4 @@
-"""Which tile computes which product: a table measured on a device, shipped with the package.
+"""Which tile computes which product: a table measured on a device, shipped or tuned there.
 
 Entries are keyed by (outputs, inputs) and the largest row count they were measured for; an entry of
 None says that cuBLAS won. Rows beyond the last measured count, and unknown shapes, go to cuBLAS.
@@ -6,29 +6,27 @@ None says that cuBLAS won. Rows beyond the last measured count, and unknown shap
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from functools import cached_property
-from importlib.resources import files
-from typing import Any
 
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
+from flexinfer.kernels.fast.tile_format import Entries, merged, shipped
+from flexinfer.kernels.fast.tile_store import Stored, read
 
 
 class TileTable:
-    """Tiles of one device."""
+    """Tiles of one device; `notices` say where they came from."""
 
-    def __init__(self, entries: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    def __init__(self, entries: Entries, notices: tuple[str, ...] = ()) -> None:
         """Take `{"matmul" | "gated" | "decode": {shape: {rows: tile}}}` as the JSON file has it."""
-        self._entries = entries
+        self._entries, self.notices = entries, notices
 
     @classmethod
     def of_device(cls, name: str) -> TileTable:
-        """Return the shipped table of a device by its name; an empty one if it was not measured."""
-        whole = json.loads(files("flexinfer.kernels.fast").joinpath("tiles.json").read_text())
-        return cls(whole.get(name, {}))
+        """Return a device's shipped tiles under those tuned here; none if it was not measured."""
+        given, stored = shipped().get(name, {}), read(name)
+        return cls(merged(given, stored.tiles), notices_of(name, bool(given), stored))
 
     @cached_property
     def known(self) -> bool:
@@ -72,3 +70,16 @@ class TileTable:
         return DecodeTile(
             16 if wide else 32, 1 if rows * kv_heads >= 256 else 4, 4 if head_dim > 128 else 2, 3
         )
+
+
+def notices_of(name: str, is_shipped: bool, stored: Stored) -> tuple[str, ...]:
+    """Say where a device's tiles came from, and which file of the user's was ignored."""
+    if stored.tiles:
+        told = f"for {name}, tuned here on {stored.tuned_on}"
+        told += ", the rest shipped" if is_shipped else ""
+    elif is_shipped:
+        told = f"for {name}, shipped"
+    else:
+        told = f"none for {name}: products go to cuBLAS; `flexinfer bench --tune` measures it once"
+    problem = () if stored.problem is None else (f"tuned tiles: {stored.problem}",)
+    return (f"tuned tiles: {told}", *problem)

@@ -1,0 +1,159 @@
+"""Which tiles are worth a trial: families of tiles that differ in how far they split, by kind.
+
+The geometries are those that won, or came close, on devices measured so far. A split is on the
+ladder while it divides the inputs and the blocks do not outnumber the device by far. `fits` says
+what the kernels themselves demand of a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flexinfer.kernels.fast.attention import DecodeTile
+from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.prefill import PrefillTile
+
+SPLITS = (1, 2, 3, 4, 5, 6, 8)
+DECODE_SPLITS = (1, 2, 4, 8, 16)
+LEAST_INPUTS = 256
+"""Inputs that a share of a split product has at least; fewer do not fill its pipeline."""
+MOST_WAVES = 5.3
+"""Blocks, in multiples of the multiprocessors, beyond which a split only adds partial sums."""
+QUERIES = 128
+"""Queries of a prefill tile, as the engine cuts them: BM must divide it."""
+LEAST_KEYS = 16
+"""Keys of a turn, and rows and columns of any block: tensor cores take no fewer."""
+
+PRODUCT = {
+    16: ((16, 256, 4, 4), (32, 256, 4, 3), (64, 128, 4, 4), (64, 128, 8, 4), (128, 64, 4, 4),
+         (128, 128, 4, 3)),
+    32: ((16, 256, 4, 4), (32, 256, 4, 3), (64, 128, 4, 4), (128, 64, 4, 4), (128, 128, 4, 3)),
+    64: ((16, 256, 4, 4), (32, 128, 4, 5), (64, 64, 4, 6), (64, 128, 4, 4), (128, 64, 4, 4),
+         (128, 128, 4, 3)),
+    128: ((64, 64, 4, 4), (128, 64, 8, 4)),
+}  # fmt: skip
+"""BN, BK, warps and stages of products, by BM."""
+GATED = {
+    16: ((32, 128, 4, 3), (32, 128, 4, 4), (64, 128, 4, 3), (64, 64, 4, 4)),
+    32: ((32, 128, 4, 3), (32, 128, 4, 4), (64, 128, 4, 3), (64, 64, 4, 4)),
+    64: ((32, 128, 4, 3), (32, 128, 4, 4), (64, 64, 4, 4), (64, 64, 8, 4), (64, 128, 8, 3)),
+}
+DECODE = {
+    128: ((16, 2, 3), (32, 2, 3), (32, 2, 4), (32, 4, 3)),
+    256: ((16, 2, 3), (16, 4, 3), (32, 2, 2), (32, 4, 2), (32, 4, 3)),
+    512: ((16, 4, 2), (16, 4, 3), (32, 4, 2), (32, 8, 2)),
+}
+"""BN, warps and stages of decode attention, by the widest head they are for."""
+PREFILL = {
+    128: ((64, 32, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3),
+          (128, 128, 8, 2)),
+    256: ((64, 32, 4, 2), (64, 64, 4, 2), (64, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2)),
+    512: ((32, 32, 8, 2), (64, 16, 8, 2), (64, 32, 8, 2)),
+}  # fmt: skip
+
+
+class Family(NamedTuple):
+    """Tiles of one geometry, least split first, and the index of the one to try first."""
+
+    tiles: tuple[Any, ...]
+    start: int
+
+
+def _block_rows(rows: int, most: int) -> tuple[int, ...]:
+    """Return the BM to try for `rows` rows; two where a block may take half of them."""
+    least = min(max(LEAST_KEYS, 1 << (rows - 1).bit_length()), most)
+    return (least,) if least <= 64 else (64, least)
+
+
+def _ladder(make: Callable[[int], Any], splits: list[int], blocks: int, processors: int) -> Family:
+    """Return a family that starts at the first split that gives every multiprocessor a block."""
+    enough = (i for i, split in enumerate(splits) if blocks * split >= processors)
+    return Family(tuple(make(split) for split in splits), next(enough, len(splits) - 1))
+
+
+def products(N: int, K: int, rows: int, processors: int, tma: int) -> list[Family]:
+    """Return families for [rows, K] x [N, K]^T whose consumer adds partial sums."""
+    families = []
+    for BM in _block_rows(rows, 128):
+        for BN, BK, warps, stages in PRODUCT[BM]:
+            blocks = -(-N // BN) * -(-rows // BM)
+            most = max(1.0, MOST_WAVES * processors / blocks)
+            splits = [
+                split
+                for split in SPLITS
+                if split <= most and (split == 1 or K // split >= LEAST_INPUTS)
+                if fits("matmul", (N, K), Tile(BM, BN, BK, split, warps, stages, tma))
+            ]
+            if splits:
+                make = _tile(BM, BN, BK, warps, stages, tma)
+                families.append(_ladder(make, splits, blocks, processors))
+    return families
+
+
+def _tile(BM: int, BN: int, BK: int, warps: int, stages: int, tma: int) -> Callable[[int], Tile]:
+    """Return a geometry as a function of its split."""
+    return lambda split: Tile(BM, BN, BK, split, warps, stages, tma)
+
+
+def whole(families: list[Family]) -> list[Family]:
+    """Return the tiles of `families` that leave no partial sums, each on its own."""
+    return [Family((tile,), 0) for family in families for tile in family.tiles if tile.split == 1]
+
+
+def gated(N: int, K: int, rows: int, tma: int) -> list[Family]:
+    """Return families of one tile each for the gated product with N results a row."""
+    tiles = (
+        Tile(BM, BN, BK, 1, warps, stages, tma)
+        for BM in _block_rows(rows, 64)
+        for BN, BK, warps, stages in GATED[BM]
+    )
+    return [Family((tile,), 0) for tile in tiles if fits("gated", (N, K), tile)]
+
+
+def decode(rows: int, head_dim: int, kv_heads: int, processors: int) -> list[Family]:
+    """Return families for decode attention."""
+    blocks = rows * kv_heads
+    splits = [s for s in DECODE_SPLITS if s == 1 or blocks * s <= MOST_WAVES * processors]
+    families = []
+    for BN, warps, stages in _of_width(DECODE, head_dim):
+        make = _decode_tile(BN, warps, stages)
+        families.append(_ladder(make, splits, blocks, processors))
+    return families
+
+
+def _decode_tile(BN: int, warps: int, stages: int) -> Callable[[int], DecodeTile]:
+    """Return a geometry as a function of its split."""
+    return lambda split: DecodeTile(BN, split, warps, stages)
+
+
+def prefill(head_dim: int) -> list[Family]:
+    """Return families of one tile each for prefill attention."""
+    return [Family((PrefillTile(*one),), 0) for one in _of_width(PREFILL, head_dim)]
+
+
+def _of_width(table: dict[int, Any], head_dim: int) -> Any:
+    """Return what `table` has for heads of this width."""
+    return table[min((width for width in table if width >= head_dim), default=max(table))]
+
+
+def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
+    """Return whether the kernel of `kind` takes `tile`, at (outputs, inputs) if it is a product.
+
+    Whether it fits the device's shared memory is for a trial to find.
+    """
+    if not 1 <= tile.stages <= 8 or tile.warps not in (1, 2, 4, 8, 16):
+        return False
+    if isinstance(tile, PrefillTile):
+        return _block(tile.BM) and _block(tile.BN) and QUERIES % tile.BM == 0
+    if isinstance(tile, DecodeTile):
+        return _block(tile.BN) and tile.split >= 1
+    N, K = shape
+    sound = _block(tile.BM) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
+    divides = sound and N % tile.BN == 0 and K % (tile.split * tile.BK) == 0
+    return divides and tile.tma in (0, 1) and (kind == "matmul" or tile.split == 1)
+
+
+def _block(size: int) -> bool:
+    """Return whether a block may have this size."""
+    return LEAST_KEYS <= size <= 512 and size & (size - 1) == 0

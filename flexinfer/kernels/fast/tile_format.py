@@ -1,0 +1,96 @@
+"""How tiles are written down: `{kind: {shape: {rows: tile or null}}}`, and what is well-formed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from flexinfer.kernels.fast.attention import DecodeTile
+from flexinfer.kernels.fast.candidates import fits
+from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.prefill import PrefillTile
+
+KINDS: Mapping[str, Any] = {
+    "matmul": Tile, "whole": Tile, "gated": Tile, "decode": DecodeTile, "prefill": PrefillTile,
+}  # fmt: skip
+NUMBERS = {"matmul": 2, "whole": 2, "gated": 2, "decode": 3, "prefill": 1}
+"""Numbers in the name of a shape, such as `2560x4096`."""
+Entries = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""Tiles of one device."""
+
+
+def shipped() -> dict[str, Any]:
+    """Return the tiles that come with the package, by device."""
+    text = files("flexinfer.kernels.fast").joinpath("tiles.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def well_formed(tiles: Any) -> bool:
+    """Return whether these are entries that the kernels can take."""
+    return isinstance(tiles, dict) and all(
+        kind in KINDS
+        and isinstance(shapes, dict)
+        and all(_shape(kind, *one) for one in shapes.items())
+        for kind, shapes in tiles.items()
+    )
+
+
+def _shape(kind: str, name: str, measured: Any) -> bool:
+    """Return whether the entries of one shape are sound."""
+    numbers = name.split("x")
+    if len(numbers) != NUMBERS[kind] or not all(map(_number, numbers)):
+        return False
+    shape = tuple(map(int, numbers))
+    return isinstance(measured, dict) and all(
+        _number(rows) and _entry(kind, shape, tile) for rows, tile in measured.items()
+    )
+
+
+def _number(text: str) -> bool:
+    """Return whether a name is a plain number, of no more digits than any shape has."""
+    return text.isascii() and text.isdigit() and len(text) < 10
+
+
+def _entry(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
+    """Return whether one entry is a tile, or None where cuBLAS may win."""
+    if tile is None:
+        return KINDS[kind] is Tile
+    fields = KINDS[kind]._fields
+    plain = isinstance(tile, list) and all(type(value) is int for value in tile)
+    return plain and len(tile) == len(fields) and fits(kind, shape, KINDS[kind](*tile))
+
+
+def merged(under: Entries, over: Entries) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return both, entry by entry; those of `over` win."""
+    return {
+        kind: {
+            shape: {**under.get(kind, {}).get(shape, {}), **over.get(kind, {}).get(shape, {})}
+            for shape in {**under.get(kind, {}), **over.get(kind, {})}
+        }
+        for kind in KINDS
+        if kind in under or kind in over
+    }
+
+
+def in_order(tiles: Entries) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return entries with shapes and rows in ascending order."""
+    return {
+        kind: {
+            shape: dict(sorted(measured.items(), key=lambda item: int(item[0])))
+            for shape, measured in sorted(
+                tiles[kind].items(), key=lambda item: [int(n) for n in item[0].split("x")]
+            )
+        }
+        for kind in KINDS
+        if kind in tiles
+    }
+
+
+def as_text(document: Any) -> str:
+    """Return JSON with every tile on one line."""
+    spread = json.dumps(document, indent=1)
+    return re.sub(r"\[[^][{}]*\]", lambda tile: json.dumps(json.loads(tile[0])), spread) + "\n"

@@ -1,0 +1,127 @@
+"""Tiles that were tuned on this machine: one JSON file per device in the user's cache.
+
+`$XDG_CACHE_HOME/flexinfer/tiles/<device>.json` (default `~/.cache`); its `tiles` are a device's
+entries as tiles.json has them. Every run of `flexinfer bench --tune` adds the shapes of its model.
+As a program, `python -m flexinfer.kernels.fast.tile_store FILE...` prints tiles.json with the
+tiles of such files in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import triton
+
+from flexinfer.errors import WriteFailed
+from flexinfer.kernels.fast.tile_format import (
+    Entries,
+    as_text,
+    in_order,
+    merged,
+    shipped,
+    well_formed,
+)
+
+SCHEMA = 1
+
+
+class Stored(NamedTuple):
+    """What a device's file holds; `problem` says why it was ignored."""
+
+    tiles: Entries
+    tuned_on: str | None = None
+    problem: str | None = None
+
+
+def path_of(device: str) -> Path:
+    """Return the file of a device, by its name."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    cache = given if given.is_absolute() else Path.home() / ".cache"
+    slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    return cache / "flexinfer" / "tiles" / f"{slug}.json"
+
+
+def read(device: str) -> Stored:
+    """Return the device's tiles; a file that is broken or of another make is ignored, and said."""
+    path = path_of(device)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Stored({})
+    except OSError as error:
+        return _ignored(path, error.strerror or "it cannot be read")
+    except (ValueError, RecursionError):
+        return _ignored(path, "it is not JSON")
+    why = complaint(document, device)
+    return _ignored(path, why) if why else Stored(document["tiles"], document["tuned_on"])
+
+
+def _ignored(path: Path, why: str) -> Stored:
+    """Return nothing, and why."""
+    return Stored({}, problem=f"{path} is ignored: {why}; `flexinfer bench --tune` makes it anew")
+
+
+def complaint(document: Any, device: str) -> str | None:
+    """Return why a document cannot be used for a device, or None."""
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        return "it is not a tile file of this version"
+    if document.get("device") != device:
+        return f"it is of {document.get('device')!r}"
+    if document.get("triton") != triton.__version__:
+        return f"it is of Triton {document.get('triton')}, this is {triton.__version__}"
+    sound = isinstance(document.get("tuned_on"), str) and well_formed(document.get("tiles"))
+    return None if sound else "its tiles are malformed"
+
+
+def check_writable(device: str) -> None:
+    """Make the folder and raise WriteFailed, before anything is measured, where that cannot be."""
+    folder = path_of(device).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise _failed(folder, error) from error
+
+
+def write(device: str, tiles: Entries, tuned_on: str) -> Path:
+    """Add tiles to the device's file, in one move; returns its path, raises WriteFailed."""
+    path = path_of(device)
+    document = {
+        "schema": SCHEMA, "device": device, "triton": triton.__version__, "tuned_on": tuned_on,
+        "tiles": in_order(merged(read(device).tiles, tiles)),
+    }  # fmt: skip
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(as_text(document))
+        os.replace(name, path)
+    except OSError as error:
+        raise _failed(path, error) from error
+    return path
+
+
+def _failed(path: Path, error: OSError) -> WriteFailed:
+    """Return the error of a cache that cannot be written."""
+    return WriteFailed(f"{path}: {error.strerror}", hint="set XDG_CACHE_HOME to a folder of yours")
+
+
+def shipped_with(paths: Iterable[str]) -> str:
+    """Return the text of tiles.json with the tiles of these files in it."""
+    devices = shipped()
+    for path in paths:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        device = document["device"]
+        devices[device] = in_order(merged(devices.get(device, {}), document["tiles"]))
+    return as_text(devices)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(shipped_with(sys.argv[1:]))

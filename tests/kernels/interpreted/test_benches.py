@@ -1,0 +1,75 @@
+"""What trials run computes what it is compared with, for every tile that would be tried."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from flexinfer.kernels.fast import benches, candidates
+from flexinfer.kernels.fast.attention import DecodeTile
+from flexinfer.kernels.fast.benches import Bench, Benches
+from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.trials import close_to
+from flexinfer.kernels.fast.tune import Trial
+
+CPU = torch.device("cpu")
+
+
+def bench(kind: str, shape: tuple[int, ...], rows: int, cache_bytes: int = 1 << 18) -> Bench:
+    with torch.no_grad():
+        return Benches(CPU, torch.float32, cache_bytes).build(Trial(kind, shape, rows, None))
+
+
+@pytest.mark.parametrize(("wide", "split"), [(False, 1), (False, 4), (True, 1), (True, 4)])
+def test_products(wide: bool, split: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Narrow ones are read by a norm; wide ones, like logits, by nothing."""
+    monkeypatch.setattr(benches, "WIDEST_READ", 64 if wide else 128)
+    made = bench("products", (128, 1024), 5)
+    found = made.launch(0, Tile(16, 64, 64, split, 4, 3, 0))
+    assert found.shape[0] == (split if wide and split > 1 else 5)
+    assert close_to(found, made.expected)
+
+
+def test_gated_products() -> None:
+    made = bench("gated", (64, 256), 5)
+    assert made.expected.shape == (5, 64)
+    assert close_to(made.launch(0, Tile(16, 32, 64, 1, 4, 3, 0)), made.expected)
+
+
+def test_decode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benches, "SHORTEST", 20)
+    monkeypatch.setattr(benches, "LONGEST", 96)
+    made = bench("decode", (3, 64, 2), 2)
+    assert made.expected.shape == (2, 6, 64)
+    for tile in (DecodeTile(32, 1, 2, 3), DecodeTile(16, 2, 2, 3)):
+        assert close_to(made.launch(0, tile), made.expected)
+    assert not close_to(made.launch(1, DecodeTile(32, 1, 2, 3)), made.expected)
+
+
+def test_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benches, "PROMPT", 128)
+    made = bench("prefill", (64, 2, 1, 50), 0)
+    assert made.expected.shape == (256, 2, 64)
+    for family in candidates.prefill(64)[::2]:
+        assert close_to(made.launch(0, family.tiles[0]), made.expected)
+
+
+def test_copies_are_more_than_twice_the_cache_and_differ() -> None:
+    for kind, shape, tile, n_bytes in (
+        ("products", (128, 256), None, 128 * 256 * 4),
+        ("gated", (64, 256), None, 128 * 256 * 4),
+    ):
+        made = bench(kind, shape, 2)
+        assert made.copies * n_bytes > 2 * (1 << 18)
+        results = [made.launch(copy, tile) for copy in range(made.copies)]
+        assert all(not close_to(one, made.expected) for one in results[1:])
+    assert bench("products", (128, 256), 2, cache_bytes=0).copies == 1
+
+
+@pytest.mark.parametrize("fault", [0.0, 1.1, float("nan")])
+def test_what_is_not_close(fault: float) -> None:
+    expected: Tensor = torch.ones(4, 4)
+    assert close_to(expected * 1.001, expected)
+    assert close_to(torch.stack([expected / 2, expected / 2]), expected)
+    assert not close_to(expected * fault, expected)
