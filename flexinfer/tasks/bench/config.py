@@ -21,7 +21,8 @@ class BenchConfig:
     decoded from each prompt. `batch_sizes` is the sweep (empty: the engine config's own);
     `n_prompts` None is N_PROMPTS for one batch size, and in a sweep what fills each (`prompts_at`).
     `temperature` 0 is greedy. `gate`: figures only of an engine whose output was checked.
-    `profile`: after the rounds, say where a step's time goes (of flex only).
+    `profile`: after the rounds, say where a step's time goes (of flex only). `tune`: before them,
+    find the own kernels' tiles for this model and device, and keep them for later processes.
     `fail_below` is the percent of decode tokens a second a run may lose against `baseline` (a file
     bench wrote).
     """
@@ -42,6 +43,7 @@ class BenchConfig:
     seed: int = 0
     gate: bool = True
     profile: bool = False
+    tune: bool = False
 
     def __post_init__(self) -> None:
         """Check every value; raises UsageError, or EnvironmentUnfit for what is yet to come."""
@@ -79,6 +81,11 @@ class BenchConfig:
             raise UsageError("--profile needs --max-new-tokens of 2 or more: else nothing decodes")
         if self.profile and self.backends != ("flex",):
             raise UsageError("--profile is for --backend flex alone")
+        if self.profile and len(self.batch_sizes) > 1:
+            raise UsageError(
+                "--profile is for one batch size: the profiler stays in the process, and figures "
+                "of a sweep after it would not be those without it"
+            )
 
     def _check_baseline(self) -> None:
         """Check the threshold and that it has something to be held against."""

@@ -72,6 +72,7 @@ def stand(engine: Engine, requests: Sequence[Request]) -> Standing:
     live = held.positions[: machinery.programs.tables.pad_slot].nonzero()[:, 0]
     contexts = tuple((held.positions[live] + 1).tolist())
     assert contexts, "no row was decoded"
+    assert max(contexts) < engine.max_seq_length, "no room for a step"
     missing = machinery.runner.bucket(len(contexts), kind) - len(contexts)
     pad = live.new_full((missing,), machinery.programs.tables.pad_slot)
     return Standing(

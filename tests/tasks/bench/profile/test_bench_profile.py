@@ -81,7 +81,9 @@ def test_where_it_fails_the_figures_stand() -> None:
 def test_what_cannot_be_profiled_is_refused_before_anything_runs() -> None:
     with pytest.raises(UsageError, match="--profile needs --max-new-tokens of 2"):
         BenchConfig(profile=True, max_new_tokens=1)
-    assert BenchConfig(profile=True, max_new_tokens=2).profile
+    with pytest.raises(UsageError, match="--profile is for one batch size"):
+        BenchConfig(profile=True, batch_sizes=(1, 2))
+    assert BenchConfig(profile=True, max_new_tokens=2, batch_sizes=(2,)).profile
 
 
 def test_a_real_bench_on_the_cpu(tmp_path: Path) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+import torch
 
 from flexinfer.backends.flex import FlexBackend
 from flexinfer.errors import UsageError
 from flexinfer.models.catalog import build_decoder
+from flexinfer.tasks.bench.profile import run, traced
+from flexinfer.tasks.bench.profile.programs import recorded
+from flexinfer.tasks.bench.profile.record import Recorder
 from flexinfer.tasks.bench.profile.run import HOST, profile_backend
 from flexinfer.tasks.bench.profile.standing import MOST_STEPS, stand
 from flexinfer.tasks.bench.profile.subject import Subject
+from flexinfer.tasks.bench.profile.timeline import Span
 from flexinfer.tasks.roofline import step_cost
 from tests.support.engines import assert_idle, make_engine, request, tiny
 from tests.support.prompts import prompts_of
@@ -66,3 +72,56 @@ def test_a_busy_engine_is_refused(backend: FlexBackend) -> None:
     with pytest.raises(UsageError, match="one call at a time"):
         stand(backend.engine, REQUESTS)
     stream.close()
+
+
+class FakeDevice:
+    """A device whose every operation is one kernel of 2 us, 1 us after the one before."""
+
+    def __init__(self) -> None:
+        self.now, self.spans = 0, list[Span]()
+
+    def kernel(self, name: str, launch: int = 0) -> None:
+        self.spans.append(Span(name, self.now, self.now + 2000, launch))
+        self.now += 3000
+
+    def mark(self) -> None:
+        self.kernel("spin_kernel")
+        self.kernel("some_kernel")
+
+    @contextmanager
+    def tracing(self) -> Iterator[list[Span]]:
+        self.spans = []
+        yield self.spans
+
+
+def test_a_traced_step_and_call(backend: FlexBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a CUDA device goes through, its kernels made up: one an operation, and one after it."""
+    device = FakeDevice()
+    monkeypatch.setattr(traced, "mark", device.mark)
+    monkeypatch.setattr(traced, "tracing", device.tracing)
+    held = stand(backend.engine, REQUESTS)
+    program = held.machinery.programs
+    recorder = Recorder(lambda: None)
+    recorder.begin()
+    inside = recorded(program, recorder, lambda window: 0.0)
+    assert inside is not None
+    with torch.no_grad():
+        inside.decode(held.slots, held.kind, held.columns)
+    count = len(recorder.ops)
+
+    def play() -> None:
+        for at in range(count):
+            device.kernel("some_kernel", launch=at)
+
+    monkeypatch.setattr(run, "player", lambda held: (play, True))
+    found = run._on_device(held, Subject(requests=REQUESTS))
+    step = found.step
+    assert (found.timed_by, found.remarks, step.kernels) == ("device", (), count)
+    assert step.busy_us == pytest.approx(2.0 * count)
+    assert step.traced_step_us == pytest.approx(3.0 * count)
+    assert step.traced_gaps_us == pytest.approx(count - 1)
+    assert step.gaps_us == pytest.approx(step.step_us - step.busy_us)
+    assert [row.calls for row in found.ops if row.name == "o product"] == [5, 3]
+    assert found.ops[-1].name == "other"
+    assert found.ops[-1].kernels == count // 2 + 1
+    assert step.kernels_per_layer == 10
