@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,57 @@ def test_the_seed_and_nothing_else_decides(tmp_path: Path) -> None:
     again = load(ModelOptions(model=folder, load_format="dummy", seed=3)).module
     other = load(ModelOptions(model=folder, load_format="dummy", seed=4)).module
     assert digest(first) == digest(again) != digest(other)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split every matrix of a tiny model."""
+    monkeypatch.setattr(dummy, "BLOCK", 512)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("small_blocks", "two_threads")
+def test_a_cpu_draws_on_all_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, both = dummy._draw, threading.Barrier(2, timeout=30)
+    met: list[int] = []
+
+    def meeting(*words: Any) -> None:
+        if not met:
+            met.append(both.wait())
+        draw(*words)
+
+    monkeypatch.setattr(dummy, "_draw", meeting)
+    dummy.fill(FAMILIES["llama"](), seed=0)
+    assert met
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_number_of_threads_changes_no_value(family: str) -> None:
+    found, before = [], torch.get_num_threads()
+    for number in (1, 3):
+        torch.set_num_threads(number)
+        model = FAMILIES[family]()
+        dummy.fill(model, seed=0)
+        found.append(digest(model))
+    torch.set_num_threads(before)
+    assert found[0] == found[1]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_no_block_of_a_matrix_repeats_another() -> None:
+    model = FAMILIES["llama"]()
+    dummy.fill(model, seed=0)
+    rows = torch.cat([p for name, p in model.named_parameters() if name.endswith("q_proj.weight")])
+    assert rows.shape[0] > 2 * 512 // rows.shape[1]
+    assert rows.unique(dim=0).shape == rows.shape
 
 
 def test_nothing_is_drawn_twice_in_memory(tmp_path: Path) -> None:
