@@ -6,6 +6,7 @@ only where a task has imported torch already, else from the driver's own tool.
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -102,9 +103,15 @@ def _commit() -> str | None:
 
 
 def _output(command: list[str]) -> str:
-    """Return what a command prints, "" where it is missing, fails or hangs."""
+    """Return what a command prints, "" where it is missing, fails or hangs.
+
+    GIT_DIR and its like, as a git hook has them, would lead git to another repository.
+    """
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=True, env=variables
+        )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return ""
     return done.stdout.strip()
