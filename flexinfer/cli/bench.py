@@ -67,6 +67,14 @@ class WorkloadFlags:
             help="Check the output against the Hugging Face module before measuring.",
         ),
     ] = True
+    tune: Annotated[
+        bool,
+        option(
+            "--tune",
+            panel=WORKLOAD,
+            help="First tune the own kernels to this model and device, and keep the outcome.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,7 +130,7 @@ def _plan(
 
 def _choice(config: EngineConfig, decoder: Decoder, weight: Tensor) -> Choice:
     """Choose the back end for a model on the device of its weights; kernel options ask for flex."""
-    device, wanted = weight.device, config.attention
+    wanted, on = config.attention, weight.device.type
     tuned = bool(config.decode_kernel_options or config.prefill_kernel_options)
     if tuned and wanted not in ("auto", "flex"):
         raise UsageError(
@@ -139,11 +139,16 @@ def _choice(config: EngineConfig, decoder: Decoder, weight: Tensor) -> Choice:
         )
     if tuned:
         wanted = "flex"
+    return choose_attention(wanted, on, shutil.which("g++"), obstacle_of(decoder, weight))
+
+
+def obstacle_of(decoder: Decoder, weight: Tensor) -> str | None:
+    """Return why the own kernels cannot serve a model where its weights lie, None if they can."""
+    device = weight.device
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
     dims = sorted({spec.head_dim for spec in decoder.specs})
     installed = find_spec("triton") is not None
-    obstacle = triton_obstacle(device.type, capability, dims, weight.dtype.itemsize, installed)
-    return choose_attention(wanted, device.type, shutil.which("g++"), obstacle)
+    return triton_obstacle(device.type, capability, dims, weight.dtype.itemsize, installed)
 
 
 @dataclass(frozen=True)
@@ -166,11 +171,8 @@ def _forms(choice: Choice, device: torch.device) -> Forms:
     from flexinfer.kernels.fast.sampler import sample_and_feed
     from flexinfer.kernels.fast.table import TileTable
 
-    name = torch.cuda.get_device_name(device)
-    tiles = TileTable.of_device(name)
-    said = f"for {name}" if tiles.known else f"none for {name}: products go to cuBLAS"
-    notices = (f"tuned tiles: {said}",)
-    return Forms(TritonOps(tiles), tiles, sample_and_feed, gather_rows, notices)
+    tiles = TileTable.of_device(torch.cuda.get_device_name(device))
+    return Forms(TritonOps(tiles), tiles, sample_and_feed, gather_rows, tiles.notices)
 
 
 def _kernels(

@@ -99,7 +99,7 @@ def test_help_says_what_follows_what(command: Any) -> None:
 def test_options_reach_the_task(command: Any, asked: list[Any], tmp_path: Path) -> None:
     path = str(tmp_path / "base.json")
     words = "--n-prompts 2 --n-rounds 1 --max-new-tokens 8 --prompt-length 4:6 --no-ignore-eos "
-    words += "--n-samples 8 --no-gate --profile "
+    words += "--n-samples 8 --no-gate "
     words += "--temperature 0 --max-batch-size 1,4 --kv-memory 1MiB --seed 3 --fail-below 5"
     assert command("bench", "-m", "m", *words.split(), "--baseline", path).exit_code == 0
     assert asked[0] == ModelOptions(model="m", seed=3)
@@ -112,13 +112,19 @@ def test_options_reach_the_task(command: Any, asked: list[Any], tmp_path: Path) 
         ignore_eos=False,
         n_samples=8,
         gate=False,
-        profile=True,
         temperature=0.0,
         batch_sizes=(1, 4),
         baseline=path,
         fail_below=5.0,
         seed=3,
     )
+
+
+@pytest.mark.parametrize("name", ["tune", "profile"])
+def test_more_than_rounds_is_asked_for(command: Any, asked: list[Any], name: str) -> None:
+    for given in (False, True):
+        assert command("bench", "-m", "m", *[f"--{name}"] * given).exit_code == 0
+        assert vars(asked[2])[name] == given
 
 
 @pytest.mark.parametrize("words", [["--json"], ["--format", "json"]])

@@ -23,6 +23,7 @@ from flexinfer.tasks.bench.profile.subject import Profiler, Subject, profiled, t
 from flexinfer.tasks.bench.progress import Once, Progress
 from flexinfer.tasks.bench.result import BenchResult
 from flexinfer.tasks.bench.rounds import Clock, measure, requests_for
+from flexinfer.tasks.bench.tuning import tune_checkpoint
 from flexinfer.tasks.bench.workload import workload
 from flexinfer.tasks.environment import environment
 from flexinfer.tasks.roofline import StepCost, copy_bandwidth, step_cost
@@ -61,6 +62,7 @@ class Rig:
     cost: Callable[[Checkpoint], StepCost | None] = checkpoint_cost
     bandwidth: Callable[[str], float | None] = copy_bandwidth
     profiler: Profiler = profiled
+    tune: Callable[[Checkpoint, Report], Sequence[str]] = tune_checkpoint
     clock: Clock = time.perf_counter
 
 

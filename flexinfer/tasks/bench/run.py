@@ -31,6 +31,7 @@ from flexinfer.tasks.bench.progress import Once
 from flexinfer.tasks.bench.result import BenchReport, BenchResult, Comparison
 from flexinfer.tasks.bench.rows import Listener, Rig, measured_rows, prepare
 from flexinfer.tasks.bench.stats_file import check_writable, write_stats
+from flexinfer.tasks.bench.tuning import check_tunable
 from flexinfer.tasks.environment import now
 
 __all__ = [
@@ -64,6 +65,8 @@ def run_bench(
     `stats_path` cannot be written later, and anything that came before a row was finished.
     """
     rig, started_at = rig or Rig(), now()
+    if bench_config.tune:
+        check_tunable(engine_config, bench_config.backends)
     if bench_config.stats_path is not None:
         check_writable(Path(bench_config.stats_path))
     baseline = _baseline(options, engine_config, bench_config, rig)
@@ -122,4 +125,7 @@ def _rows(
         listener.notice("--n-prompts not given: as many as each batch size of the sweep holds")
     for name in config.backends:
         job = prepare(name, options, engine_config, config, listener.report, rig)
+        if config.tune:
+            for line in rig.tune(job.checkpoint, listener.report):
+                listener.notice(line)
         yield from measured_rows(job, config, listener, rig.clock)

@@ -1,0 +1,124 @@
+"""What a model will ask the tile table for: its decoder walks one token, and every look-up is kept.
+
+Shape letters: T tokens, H query heads, G kv heads, D head dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from flexinfer.attention.spec import LayerSpec
+from flexinfer.kernels.fast.ops import KNOWN
+from flexinfer.kernels.fast.tune import Shapes
+from flexinfer.kernels.heads import HeadNorms, KVStore
+from flexinfer.kernels.linear import Dense, Group, Leaf, Packed, Separate
+from flexinfer.kernels.ops import PlainOps, Projected
+from flexinfer.kernels.rope import Rope
+from flexinfer.models.decoder import Decoder
+
+
+class Lookups(PlainOps):
+    """Plain operations that keep the shapes which TritonOps would look up, in order.
+
+    Both are dicts of (outputs, inputs) without values: ordered sets.
+    """
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self.products: dict[tuple[int, int], None] = {}
+        self.gated_products: dict[tuple[int, int], None] = {}
+
+    def _see(self, leaf: Leaf) -> None:
+        """Keep the shape of a plain matrix."""
+        if isinstance(leaf, Dense) and leaf.bias is None:
+            outputs, inputs = leaf.weight.shape
+            self.products[outputs, inputs] = None
+
+    def project(self, x: Tensor, leaf: Leaf) -> Projected:
+        """See Ops."""
+        self._see(leaf)
+        return super().project(x, leaf)
+
+    def linear(self, x: Tensor, leaf: Leaf) -> Tensor:
+        """See Ops."""
+        self._see(leaf)
+        return super().linear(x, leaf)
+
+    def head(self, x: Tensor, leaf: Leaf, cap: float | None) -> Tensor:
+        """See Ops."""
+        self._see(leaf)
+        return super().head(x, leaf, cap)
+
+    def heads(
+        self, x: Tensor, group: Group, head_dim: int, norms: HeadNorms, rope: Rope, kv: KVStore
+    ) -> Tensor:
+        """See Ops."""
+        if isinstance(group, Packed):
+            self._see(group.whole)
+        elif isinstance(group, Separate) and len(group.members) == 1:
+            self._see(group.members[0])
+        return super().heads(x, group, head_dim, norms, rope, kv)
+
+    def gated(self, x: Tensor, gate_up: Group, activation: str) -> Tensor:
+        """See Ops."""
+        if activation in KNOWN and isinstance(gate_up, Packed) and gate_up.whole.bias is None:
+            self.gated_products[gate_up.whole.rows // 2, x.shape[1]] = None
+        return super().gated(x, gate_up, activation)
+
+
+class _NoAttention:
+    """The hole of a walk whose numbers nobody reads: queries go through."""
+
+    def __call__(self, spec: LayerSpec, /) -> _Hole:
+        """Return a layer's hole."""
+        return _Hole()
+
+    def kept(self) -> _NoAttention:
+        """Return the same."""
+        return self
+
+
+class _Hole:
+    """Attention that stores nothing and returns its queries."""
+
+    def store(self, k_TGD: Tensor, v_TGD: Tensor, /) -> None:
+        """Keep nothing."""
+
+    def paged(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Refuse: plain operations store."""
+        raise AssertionError("plain operations address no pages")
+
+    def __call__(self, q_THD: Tensor, /) -> Tensor:
+        """Return [T, H, D]."""
+        return q_THD
+
+
+def shapes_of(decoder: Decoder, device: torch.device) -> Shapes:
+    """Return every shape that a step of the decoder looks up; its weights lie on `device`."""
+    lookups = Lookups()
+    token = torch.zeros(1, dtype=torch.int64, device=device)
+    with torch.no_grad():
+        decoder.with_ops(lookups)(token, token, _NoAttention(), None)
+    return Shapes(
+        products=tuple(lookups.products),
+        gated=tuple(lookups.gated_products),
+        decode=_decode_shapes(decoder.specs),
+        prefill=_prefill_shapes(decoder.specs),
+    )
+
+
+def _decode_shapes(specs: Iterable[LayerSpec]) -> tuple[tuple[int, int, int], ...]:
+    """Return (query heads a kv head, head dim, kv heads) of all layers."""
+    found = ((s.heads // s.kv_heads, s.head_dim, s.kv_heads) for s in specs)
+    return tuple(dict.fromkeys(found))
+
+
+def _prefill_shapes(specs: Iterable[LayerSpec]) -> tuple[tuple[int, int, int, int], ...]:
+    """Return (head dim, heads, kv heads, window or 0) of the first layer of each head dim."""
+    found: dict[int, tuple[int, int, int, int]] = {}
+    for s in specs:
+        found.setdefault(s.head_dim, (s.head_dim, s.heads, s.kv_heads, s.window or 0))
+    return tuple(found.values())
