@@ -130,8 +130,9 @@ def test_tiles(head_dim: int, group: int, window: int | None, backend: str) -> N
 
 def test_noise_is_the_cpus() -> None:
     seeds, positions = torch.arange(20), torch.arange(20) * 3
-    on_cpu = gumbel(seeds, positions, 5000)
-    on_cuda = gumbel(seeds.cuda(), positions.cuda(), 5000).cpu()
+    index = torch.arange(5000, dtype=torch.int32)[None]
+    on_cpu = gumbel(seeds, positions, index)
+    on_cuda = gumbel(seeds.cuda(), positions.cuda(), index.cuda()).cpu()
     torch.testing.assert_close(on_cuda, on_cpu, atol=1e-4, rtol=1e-5)
 
 

@@ -18,6 +18,7 @@ from transformers import (
 
 from flexinfer.config import SCALES
 from flexinfer.kernels.sampler import (
+    CHUNK,
     Sampled,
     SamplerKind,
     SamplerRows,
@@ -50,6 +51,11 @@ def rows(count: int, **given: Any) -> SamplerRows:
 def logits(count: int, vocab: int, seed: int = 0, scale: float = 3.0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(count, vocab, generator=generator) * scale
+
+
+def upto(count: int) -> Tensor:
+    """Return the indices of the first tokens: int32 [1, count]."""
+    return torch.arange(count, dtype=torch.int32)[None]
 
 
 def chi_square(tokens: Tensor, probs: Tensor) -> float:
@@ -207,8 +213,26 @@ def test_a_biased_sampler_would_be_seen() -> None:
     assert chi_square(tokens, probs) > CHI2_LIMIT
 
 
+@pytest.mark.parametrize("kind", [RANDOM, TRUNCATED])
+def test_draws_over_many_chunks_follow_softmax(kind: SamplerKind) -> None:
+    """Eight tokens of a long vocabulary: some chunks hold one, some several, some none."""
+    places = torch.tensor([0, 1, CHUNK - 1, CHUNK, 3 * CHUNK + 7, 3 * CHUNK + 8, 5 * CHUNK, -1])
+    scores = torch.full((1, 5 * CHUNK + 100), -torch.inf)
+    scores[0, places] = logits(1, 8, seed=3, scale=1.0)[0]
+    top_k = 0 if kind == RANDOM else 7
+    tokens = [
+        sample(scores.expand(100, -1), rows(100, seed=s, top_k=top_k), kind, None).tokens
+        for s in range(40)
+    ]
+    probs = warped(scores, top_k, 1.0, 0.0).softmax(-1)[0, places]
+    found = torch.cat(tokens)
+    drawn = (found[:, None] == places % scores.shape[1]).long().argmax(1)
+    assert torch.isin(found, places % scores.shape[1]).all()
+    assert chi_square(drawn, probs) < CHI2_LIMIT
+
+
 def test_gumbel_has_its_moments() -> None:
-    noise = gumbel(torch.arange(50), torch.arange(50) * 7, 20_000).double()
+    noise = gumbel(torch.arange(50), torch.arange(50) * 7, upto(20_000)).double()
     assert abs(float(noise.mean()) - 0.577216) < 0.005
     assert abs(float(noise.var()) - math.pi**2 / 6) < 0.01
     quantiles = torch.tensor([0.001, 0.1, 0.5, 0.9, 0.999], dtype=torch.float64)
@@ -221,25 +245,25 @@ def test_gumbel_has_its_moments() -> None:
 def test_neighbours_are_independent(shift: tuple[int, int, int]) -> None:
     seeds, positions = torch.arange(40), torch.arange(40) + 100
     ds, dp, di = shift
-    a = gumbel(seeds, positions, 5000)[:, : 5000 - di]
-    b = gumbel(seeds + ds, positions + dp, 5000)[:, di:]
+    a = gumbel(seeds, positions, upto(5000))[:, : 5000 - di]
+    b = gumbel(seeds + ds, positions + dp, upto(5000))[:, di:]
     assert abs(float(torch.corrcoef(torch.stack((a.flatten(), b.flatten())))[0, 1])) < 0.01
     assert (a == b).double().mean() < 1e-3
 
 
 def test_seed_and_position_are_not_interchangeable() -> None:
     assert not torch.equal(
-        gumbel(torch.tensor([1]), torch.tensor([2]), 9),
-        gumbel(torch.tensor([2]), torch.tensor([1]), 9),
+        gumbel(torch.tensor([1]), torch.tensor([2]), upto(9)),
+        gumbel(torch.tensor([2]), torch.tensor([1]), upto(9)),
     )
 
 
 def test_noise_is_a_function_of_the_row_alone() -> None:
     seeds = torch.tensor([0, 5, 2**63 - 1, 5])
     positions = torch.tensor([0, 9, 1, 9])
-    together = gumbel(seeds, positions, 1000)
+    together = gumbel(seeds, positions, upto(1000))
     for row in range(4):
-        alone = gumbel(seeds[row : row + 1], positions[row : row + 1], 700)
+        alone = gumbel(seeds[row : row + 1], positions[row : row + 1], upto(700))
         assert torch.equal(together[row, :700], alone[0])
     assert torch.equal(together[1], together[3])
 
@@ -262,7 +286,7 @@ def test_a_sample_does_not_depend_on_its_batch() -> None:
 def test_noise_is_finite() -> None:
     """One draw in 30 million rounds up to a uniform of 1; a lone kept token must survive it."""
     seed, position, index = 0, 194, 19_855
-    noise = gumbel(torch.tensor([seed]), torch.tensor([position]), index + 1)
+    noise = gumbel(torch.tensor([seed]), torch.tensor([position]), upto(index + 1))
     assert noise.isfinite().all()
     scores = torch.zeros(1, index + 1)
     scores[0, index] = 50.0

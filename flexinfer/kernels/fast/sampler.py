@@ -1,8 +1,9 @@
 """Sampling in two kernels: chunks of the vocabulary in parallel, then one block a row.
 
-The same function of (seed, position, index) as the plain form (kernels/sampler.py), so both draw
-the same samples; truncated sampling stays with the plain form. The second kernel feeds the token
-back to its slot, so nothing else runs between two decode steps.
+The first reads the logits once, at the speed of memory; the second chooses a chunk by its log-sum
+and a token in it (kernels/sampler.py), by the same function of (seed, position, index) as the plain
+form, so both draw the same samples; truncated sampling stays with the plain form. The second kernel
+feeds the token back to its slot, so nothing else runs between two decode steps.
 Shape letters: B rows, V vocabulary, C chunks, S slots.
 """
 
@@ -16,9 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
-from flexinfer.kernels.sampler import SamplerKind
-
-CHUNK = 2048
+from flexinfer.kernels.sampler import CHUNK, SamplerKind
 
 
 class SlotState(Protocol):
@@ -43,10 +42,6 @@ class SlotState(Protocol):
     def seed(self) -> Tensor:
         """Seed of the sample."""
         ...
-
-
-FIELDS = 5
-"""Of a chunk: best noisy score, its index, its plain score, maximum and sum of exponentials."""
 
 
 @triton.jit
@@ -74,62 +69,70 @@ def _gumbel(seed, position, index):
 
 
 @triton.jit
+def _scores(logits, b, index, heat, V: tl.constexpr):
+    """Return the fp32 scores of a row at `index`, over the temperature; -inf beyond the end."""
+    score = tl.load(logits + b * V + index, mask=index < V, other=-float("inf")).to(tl.float32)
+    return score * (1.0 / tl.where(heat > 0, heat, 1.0))
+
+
+@triton.jit
 def chunk_kernel(
-    logits, slots, positions, temperature, seed, chunks,
-    V: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, NOISY: tl.constexpr,
-    PDL: tl.constexpr,
+    logits, slots, temperature, tops, sums,
+    V: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Reduce one chunk of one row to FIELDS fp32 numbers; grid (C, B)."""
+    """Reduce one chunk of one row to its maximum and its sum of exponentials; grid (C, B)."""
     c = tl.program_id(0)
     b = tl.program_id(1).to(tl.int64)
     await_inputs(PDL)
     release_next(PDL)
-    slot = tl.load(slots + b)
-    heat = tl.load(temperature + slot)
-    index = c * BLOCK + tl.arange(0, BLOCK)
-    score = tl.load(logits + b * V + index, mask=index < V, other=-float("inf")).to(tl.float32)
-    score = score * (1.0 / tl.where(heat > 0, heat, 1.0))
-    noisy = score
-    if NOISY:
-        noise = _gumbel(tl.load(seed + slot), tl.load(positions + b) + 1, index)
-        noisy = tl.where(heat > 0, score + noise, score)
-    best = tl.max(noisy, 0)
-    chosen = tl.min(tl.where(noisy == best, index, 2147483647), 0)
-    plain = tl.max(tl.where(index == chosen, score, -float("inf")), 0)
+    heat = tl.load(temperature + tl.load(slots + b))
+    score = _scores(logits, b, c * BLOCK + tl.arange(0, BLOCK), heat, V)
     top = tl.max(score, 0)
-    out = chunks + (b * C + c) * 5
-    tl.store(out, best)
-    tl.store(out + 1, chosen.to(tl.float32, bitcast=True))
-    tl.store(out + 2, plain)
-    tl.store(out + 3, top)
+    tl.store(tops + b * C + c, top)
     # a chunk may consist of impossible tokens, and -inf - -inf is NaN
-    tl.store(out + 4, tl.sum(tl.exp(score - tl.where(top == -float("inf"), 0.0, top)), 0))
+    total = tl.sum(tl.exp(score - tl.where(top == -float("inf"), 0.0, top)), 0)
+    tl.store(sums + b * C + c, total)
+
+
+@triton.jit
+def _first(ranked, index, valid, last):
+    """Return the first index of the greatest value; `last` where nothing compares (NaN)."""
+    best = tl.max(tl.where(valid, ranked, -float("inf")), 0)
+    return tl.min(tl.where((ranked == best) & valid, index, last), 0)
 
 
 @triton.jit(do_not_specialize=["rows", "pad_slot"])
 def finish_kernel(
-    chunks, slots, positions, slot_tokens, slot_positions, packed, rows, pad_slot,
-    C: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    logits, tops, sums, slots, positions, temperature, seed, slot_tokens, slot_positions, packed,
+    rows, pad_slot,
+    V: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, CS: tl.constexpr, NOISY: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Choose the row's token, feed it back to its slot, pack what the host wants; grid (B,)."""
     b = tl.program_id(0).to(tl.int64)
-    c = tl.arange(0, BLOCK)
-    at = chunks + (b * C + c) * 5
-    mask = c < C
+    c = tl.arange(0, CS)
     await_inputs(PDL)
     release_next(PDL)
-    score = tl.load(at, mask=mask, other=-float("inf"))
-    index = tl.load(at + 1, mask=mask, other=0.0).to(tl.int32, bitcast=True)
-    best = tl.max(score, 0)
-    token = tl.min(tl.where((score == best) & mask, index, V - 1), 0)
-    hit = (index == token) & (score == best) & mask
-    plain = tl.max(tl.where(hit, tl.load(at + 2, mask=mask, other=0.0), -float("inf")), 0)
-    tops = tl.load(at + 3, mask=mask, other=-float("inf"))
-    top = tl.max(tops, 0)
-    total = tl.sum(tl.load(at + 4, mask=mask, other=0.0) * tl.exp(tops - top), 0)
-    logprob = (plain - top - tl.log(total)).to(tl.int32, bitcast=True)
     slot = tl.load(slots + b)
     position = tl.load(positions + b)
+    heat = tl.load(temperature + slot)
+    key = tl.load(seed + slot)
+    top_of = tl.load(tops + b * C + c, mask=c < C, other=-float("inf"))
+    sum_of = tl.load(sums + b * C + c, mask=c < C, other=0.0)
+    top = tl.max(top_of, 0)
+    total = tl.sum(sum_of * tl.exp(top_of - top), 0)
+    ranked = top_of
+    if NOISY:
+        mass = top_of + tl.log(sum_of) + _gumbel(key, position + 1, -1 - c)
+        ranked = tl.where(heat > 0, mass, top_of)
+    index = _first(ranked, c, c < C, C - 1) * BLOCK + tl.arange(0, BLOCK)
+    score = _scores(logits, b, index, heat, V)
+    noisy = score
+    if NOISY:
+        noisy = tl.where(heat > 0, score + _gumbel(key, position + 1, index), score)
+    token = _first(noisy, index, index < V, V - 1)
+    plain = tl.max(tl.where(index == token, score, -float("inf")), 0)
+    logprob = (plain - top - tl.log(total)).to(tl.int32, bitcast=True)
     tl.store(slot_tokens + slot, token.to(tl.int64))
     tl.store(slot_positions + slot, tl.where(slot == pad_slot, 0, position + 1))
     tl.store(packed + b, token)
@@ -151,15 +154,15 @@ def sample_and_feed(
     """
     B, V = logits_BV.shape
     C, pdl = triton.cdiv(V, CHUNK), dependent(logits_BV, B)
-    chunks = torch.empty(B, C, FIELDS, dtype=torch.float32, device=logits_BV.device)
+    tops, sums = torch.empty(2, B, C, dtype=torch.float32, device=logits_BV.device)
     packed = torch.empty(3, B, dtype=torch.int32, device=logits_BV.device)
     chunk_kernel[(C, B)](
-        logits_BV, slots_B, positions_B, state.temperature, state.seed, chunks, V, CHUNK, C,
-        kind != SamplerKind.GREEDY, pdl, num_warps=4, launch_pdl=pdl,
+        logits_BV, slots_B, state.temperature, tops, sums, V, CHUNK, C, pdl, num_warps=4,
+        launch_pdl=pdl,
     )  # fmt: skip
     finish_kernel[(B,)](
-        chunks, slots_B, positions_B, state.tokens, state.positions, packed, B,
-        state.tokens.shape[0] - 1, C, V, triton.next_power_of_2(C), pdl, num_warps=1,
-        launch_pdl=pdl,
+        logits_BV, tops, sums, slots_B, positions_B, state.temperature, state.seed, state.tokens,
+        state.positions, packed, B, state.tokens.shape[0] - 1, V, CHUNK, C,
+        triton.next_power_of_2(C), kind != SamplerKind.GREEDY, pdl, num_warps=8, launch_pdl=pdl,
     )  # fmt: skip
     return packed
