@@ -23,10 +23,12 @@ from flexinfer.attention.choose import (
 from flexinfer.attention.dense import DenseKernels
 from flexinfer.attention.flex import FlexKernels
 from flexinfer.attention.kernel import AttentionKernels
+from flexinfer.attention.options import check_options, idle_options
 from flexinfer.attention.tables import PageTables
 from flexinfer.config import EngineConfig
 from flexinfer.core.pages import PagePool
 from flexinfer.core.scheduler import Scheduler
+from flexinfer.engine.limits import Limits, known_positions, limits
 from flexinfer.engine.memory import PagePlan, available_memory, human, plan_pages
 from flexinfer.engine.programs import Feed, Lookup, Programs, look_up
 from flexinfer.engine.state import SlotState
@@ -37,7 +39,6 @@ from flexinfer.models.catalog import build_decoder
 from flexinfer.models.decoder import Decoder, unchanged
 from flexinfer.weights.load import LoadedModel
 
-DEFAULT_MAX_SEQ_LENGTH = 4096
 PAGE_SIZE = {"cuda": 32, "cpu": 16}
 TILE = {"cuda": 128, "cpu": 32}
 """Queries of a prefill tile; on a CPU short prompts are the rule."""
@@ -64,8 +65,7 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     choice = _choice(config, decoder, weight)
     forms = _forms(choice, device)
     decoder = decoder if forms.ops is None else decoder.with_ops(forms.ops)
-    page = config.page_size or PAGE_SIZE[device.type]
-    longest = _max_seq_length(config.max_seq_length, loaded)
+    longest, page, cut = _limits(config, loaded, PAGE_SIZE[device.type])
     plan = _plan(decoder, config, page, longest, weight)
     pool = PagePool(plan.n_pages, page)
     scheduler = Scheduler(pool, config.max_batch_size, longest, config.prefill_tokens)
@@ -83,18 +83,29 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
         lookup=forms.lookup,
     )
     attention = f"attention: {choice.name} ({choice.reason}), {_sight(programs.windows)}"
-    notices = (attention, *_notices(graphs, plan, page, longest, config), *forms.notices)
+    said = (*cut, *_notices(graphs, plan, page, longest, config), *_idle(config, on_cuda))
+    notices = (attention, *said, *forms.notices)
     return Setup(scheduler, programs, longest, graphs, notices)
 
 
 def _refuse_later(config: EngineConfig) -> None:
-    """Refuse options that this version does not carry out; none is ever ignored."""
+    """Refuse options that this version does not carry out or nobody knows; none is ignored."""
+    check_options("--prefill-kernel-options", config.prefill_kernel_options)
+    check_options("--decode-kernel-options", config.decode_kernel_options)
     for flag, asked in (
         ("--fa4-prefill", bool(config.fa4_prefill)),
         ("--batch-invariant", config.batch_invariant),
     ):
         if asked:
             raise EnvironmentUnfit(f"{flag} is not supported by this version")
+
+
+def _idle(config: EngineConfig, on_cuda: bool) -> tuple[str, ...]:
+    """Return a notice for each option whose value, or a part of it, has no effect."""
+    return (
+        *idle_options("--prefill-kernel-options", config.prefill_kernel_options, on_cuda),
+        *idle_options("--decode-kernel-options", config.decode_kernel_options, on_cuda),
+    )
 
 
 def _graphs(wanted: bool | None, on_cuda: bool) -> bool:
@@ -104,10 +115,11 @@ def _graphs(wanted: bool | None, on_cuda: bool) -> bool:
     return on_cuda if wanted is None else wanted
 
 
-def _max_seq_length(wanted: int | None, loaded: LoadedModel) -> int:
-    """Return the longest sequence: what is asked for, else 4096, within what the model knows."""
+def _limits(config: EngineConfig, loaded: LoadedModel, usual_page: int) -> Limits:
+    """Return the longest sequence and the page size; raises UsageError beyond the model's own."""
     model_config: Any = loaded.module.config
-    return min(wanted or DEFAULT_MAX_SEQ_LENGTH, int(model_config.max_position_embeddings))
+    known = known_positions(model_config.to_dict())
+    return limits(config.max_seq_length, config.page_size, usual_page, known, loaded.name)
 
 
 def _plan(

@@ -8,8 +8,8 @@ import pytest
 
 from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
-from flexinfer.errors import EnvironmentUnfit
-from tests.support.engines import assert_greedy, loaded, make_engine, request, tiny
+from flexinfer.errors import EnvironmentUnfit, UsageError
+from tests.support.engines import assert_greedy, complete, loaded, make_engine, request, tiny
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES, tiny_llama
 
@@ -69,13 +69,42 @@ def test_ids_at_the_edges_of_the_vocabulary(open_engine: Open) -> None:
 
 def test_the_model_bounds_the_longest_sequence() -> None:
     model = tiny_llama(max_position_embeddings=40)
-    with make_engine(model, max_seq_length=96) as engine:
+    with pytest.raises(UsageError, match=r"--max-seq-length 41: tiny knows .* 40 tokens"):
+        make_engine(model, max_seq_length=41)
+    with make_engine(model, max_seq_length=None) as engine:
         assert engine.max_seq_length == 40
         assert any("40 tokens each" in line for line in engine.notices)
         (output,) = engine.generate([request(prompts_of(30)[0], max_new_tokens=50)])
         assert len(output.outputs[0].token_ids) == 10
     with Engine(loaded(tiny("llama"))) as engine:
         assert engine.max_seq_length == 1024
+
+
+def test_scaled_rope_knows_more_positions() -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40}
+    model = tiny_llama(max_position_embeddings=40, rope_parameters=rope | {"rope_theta": 10000.0})
+    with make_engine(model, max_seq_length=160) as engine:
+        assert engine.max_seq_length == 160
+    with pytest.raises(UsageError, match="160 tokens"):
+        make_engine(model, max_seq_length=161)
+
+
+def test_a_page_larger_than_a_sequence_is_cut_and_said() -> None:
+    prompts = prompts_of(20, 5)
+    with make_engine("qwen3", page_size=2**20, max_seq_length=40) as engine:
+        assert "KV pages: of 64 tokens, not 1048576: no sequence has more than 40" in engine.notices
+        assert any(" pages of 64 tokens" in line for line in engine.notices)
+        assert_greedy("qwen3", prompts, complete(engine, prompts, max_new_tokens=6))
+
+
+@pytest.mark.parametrize("flag", ["--prefill-kernel-options", "--decode-kernel-options"])
+def test_kernel_options_are_checked_and_those_without_effect_said(flag: str) -> None:
+    name = flag.removeprefix("--").replace("-", "_")
+    with pytest.raises(UsageError, match=f"{flag}: 'num_warp'") as caught:
+        make_engine("qwen3", attention="auto", **{name: {"num_warp": 4}})
+    assert caught.value.hint == "did you mean num_warps?"
+    with make_engine("qwen3", attention="auto", **{name: {"num_warps": 4}}) as engine:
+        assert f"{flag}: num_warps without effect on a CPU" in engine.notices
 
 
 @pytest.mark.parametrize(
