@@ -52,6 +52,7 @@ def test_a_mean_step_of_those_played() -> None:
     assert found.step_us == pytest.approx((sum(TAKES) + 100 + 300) / 1e3)
     assert found.gaps_us == pytest.approx(0.1)
     assert found.longest_gap_us == pytest.approx(0.1)
+    assert played(steps(2), 1).own_us == found.own_us
     with pytest.raises(EnvironmentUnfit, match="saw 27 kernels in 4 steps"):
         played(steps(4)[:-1], 3)
 

@@ -62,8 +62,10 @@ def test_the_batch_is_full_and_stays_in_its_table(backend: FlexBackend) -> None:
 
 
 def test_samples_of_one_prompt_fill_the_batch(backend: FlexBackend) -> None:
-    held = stand(backend.engine, [request(prompts_of(7)[0], max_new_tokens=8, n=5)])
-    assert held.contexts == (11, 11, 11)
+    requests = [request(p, max_new_tokens=8, n=2) for p in prompts_of(7, 9, 3)]
+    assert sorted(stand(backend.engine, requests).contexts) == [11, 11, 13]
+    many = [request(prompts_of(7)[0], max_new_tokens=8, n=5)]
+    assert stand(backend.engine, many).contexts == (11, 11, 11)
 
 
 def test_a_busy_engine_is_refused(backend: FlexBackend) -> None:
