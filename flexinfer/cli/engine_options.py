@@ -116,10 +116,10 @@ class EngineFlags:
     def config(self, max_batch_size: int | None = None) -> EngineConfig:
         """Return the checked settings, for this batch size or the one given; raises UsageError."""
         values: dict[str, Any] = vars(self) | {
-            "prefill_kernel_options": _json_object(
+            "prefill_kernel_options": _kernel_options(
                 self.prefill_kernel_options, "--prefill-kernel-options"
             ),
-            "decode_kernel_options": _json_object(
+            "decode_kernel_options": _kernel_options(
                 self.decode_kernel_options, "--decode-kernel-options"
             ),
         }
@@ -140,12 +140,15 @@ def _one_size(text: str, flag: str) -> int:
     return parse_size(text, flag)
 
 
-def _json_object(text: str | None, flag: str) -> Mapping[str, Any]:
-    """Read a JSON object, {} where nothing was given; raises UsageError."""
+def _kernel_options(text: str | None, flag: str) -> Mapping[str, Any]:
+    """Read a JSON object of known names, {} where nothing was given; raises UsageError."""
+    from flexinfer.attention.options import check_options
+
     try:
         value = json.loads(text or "{}")
     except ValueError as error:
         raise UsageError(f"{flag} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{flag} is not a JSON object", hint="write it like '{\"num_warps\": 4}'")
+    check_options(flag, value)
     return value

@@ -79,7 +79,11 @@ def opened(generate: Any, stage: Stage, *words: str) -> EngineConfig:
             "decode_kernel_options",
             {"num_warps": 4},
         ),
-        (["--prefill-kernel-options", '{"X": 1}'], "prefill_kernel_options", {"X": 1}),
+        (
+            ["--prefill-kernel-options", '{"num_warps": 1}'],
+            "prefill_kernel_options",
+            {"num_warps": 1},
+        ),
         ([], "prefill_kernel_options", {}),
     ],
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
 from flexinfer.backends.choose import check_backend
+from flexinfer.config import SamplingParams
 from flexinfer.errors import EnvironmentUnfit, UsageError
 
 N_PROMPTS, MOST_AT_ONCE = 64, 256
@@ -63,8 +63,7 @@ class BenchConfig:
             self.batch_sizes,
             "numbers of 1 or more",
         )
-        warm = 0.0 <= self.temperature < math.inf
-        _check(warm, "--temperature", self.temperature, "0 (greedy) or more")
+        SamplingParams(temperature=self.temperature)
         _check(0 <= self.seed < 2**62, "--seed", self.seed, "0 to 2**62 - 1")
         self._check_baseline()
         assert self.lengths
