@@ -12,7 +12,9 @@ from torch import nn
 
 pytest.importorskip("triton")
 
+from flexinfer.config import EngineConfig
 from flexinfer.engine import tuning
+from flexinfer.engine.setup import set_up
 from flexinfer.engine.shapes import shapes_of
 from flexinfer.errors import EnvironmentUnfit, WriteFailed
 from flexinfer.kernels.fast import tile_store, trials
@@ -22,6 +24,7 @@ from flexinfer.kernels.fast.tune import Processor, Shapes, Trial
 from flexinfer.models.catalog import build_decoder
 from tests.support.tiny import tiny_llama, tiny_qwen3
 from tests.support.triton_cases import META, model
+from tests.support.triton_engine import fast_path
 
 DEVICE = "a test's device"
 
@@ -112,6 +115,12 @@ def test_tiles_are_measured_kept_and_used() -> None:
     assert table.matmul(1, 2560, 4096, split=True) is None
     assert table.matmul(64, 2560, 4096, split=True) is not None
     assert table.gated(64, 9728, 2560) is not None
+
+
+def test_an_engine_says_where_its_tiles_came_from() -> None:
+    with fast_path(TileTable({}, ("tuned tiles: of a test",))):
+        setup = set_up(model("qwen3-4b"), EngineConfig(max_batch_size=1, max_seq_length=64))
+    assert "tuned tiles: of a test" in setup.notices
 
 
 @pytest.mark.usefixtures("pretended")
