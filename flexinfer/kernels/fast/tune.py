@@ -7,8 +7,9 @@ to a tile that is faster by more than the noise, in a second pair of trials too.
 tiles.json is made of what this finds. On the device, with an empty tile_store, run
 `flexinfer bench --tune --load-format dummy --model M` for each of qwen3-4b, llama-3.2-3b-instruct
 and gemma-4-E2B-it: their shapes gather in one file, whose path is said. Then
-`python -m flexinfer.kernels.fast.tile_store FILE > tiles.json` puts that into the shipped table;
-a device that is new there needs its compute capability in tests/support/triton_cases.py.
+`python -m flexinfer.kernels.fast.tile_store FILE > new.json` prints the shipped table with them in
+it, to replace tiles.json; a device that is new there needs its compute capability in
+tests/support/triton_cases.py.
 """
 
 from __future__ import annotations
