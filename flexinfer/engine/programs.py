@@ -29,7 +29,7 @@ from flexinfer.attention.tables import PageTables
 from flexinfer.engine.batch import PrefillBatch
 from flexinfer.engine.state import SlotState, SlotTensors
 from flexinfer.kernels.sampler import SamplerKind, sample
-from flexinfer.models.decoder import Decoder, Transform, unchanged
+from flexinfer.models.decoder import Decoder, Transform
 
 
 class RowFacts(NamedTuple):
@@ -94,13 +94,19 @@ Feed = Callable[[Tensor, Tensor, Tensor, SlotTensors, SamplerKind], Tensor]
 """feed(logits [B, V], slots [B], positions [B] of the tokens fed, state, kind): see sample_rows."""
 
 
+def plain_feed(
+    logits_BV: Tensor, slots_B: Tensor, positions_B: Tensor, state: SlotTensors, kind: SamplerKind
+) -> Tensor:
+    """Sample without truncation: the oracle of the fast form."""
+    return sample_rows(logits_BV, state, None, slots_B, positions_B + 1, kind)
+
+
 @dataclass(frozen=True)
 class Programs:
     """Both programs over one decoder, cache and set of slots; `tile` is the queries of a tile.
 
     `transform` compiles the small pure pieces around the decoder of the decode program (it is the
-    identity where nothing is compiled). `feed` is a fast form of `sample_rows`, if there is one;
-    `lookup` is a form of `look_up`.
+    identity where nothing is compiled). `feed` is a form of `plain_feed`, `lookup` of `look_up`.
     """
 
     prefill_decoder: Decoder
@@ -111,7 +117,7 @@ class Programs:
     state: SlotState
     tile: int
     transform: Transform
-    feed: Feed | None = None
+    feed: Feed = plain_feed
     lookup: Lookup = look_up
 
     @property
@@ -128,7 +134,7 @@ class Programs:
         )  # fmt: skip
         attend = RowStep(self.cache, self.kernels, facts.inputs, self.windows)
         logits = self.decode_decoder(facts.tokens_B, facts.positions_B, attend, None)
-        return self._sample(logits, slots_B, facts.positions_B, kind, self.transform)
+        return self._sample(logits, slots_B, facts.positions_B, kind)
 
     def prefill(self, batch: PrefillBatch, kind: SamplerKind) -> Tensor:
         """Compute chunks and sample a first token for each kept row."""
@@ -145,14 +151,12 @@ class Programs:
         slots_B: Tensor,
         positions_B: Tensor,
         kind: SamplerKind,
-        transform: Transform = unchanged,
     ) -> Tensor:
-        """Sample the token after `positions` for each row, by the fast form where it serves."""
+        """Sample the token after `positions` for each row."""
         state = self.state.tensors
-        if self.feed is not None and kind != SamplerKind.TRUNCATED:
+        if kind != SamplerKind.TRUNCATED:
             return self.feed(logits_BV, slots_B, positions_B, state, kind)
-        seen = self.state.seen if kind == SamplerKind.TRUNCATED else None
-        return transform(sample_rows)(logits_BV, state, seen, slots_B, positions_B + 1, kind)
+        return sample_rows(logits_BV, state, self.state.seen, slots_B, positions_B + 1, kind)
 
     def _prefill_attend(self, batch: PrefillBatch) -> TileStep:
         """Fill the hole of a prefill step."""

@@ -30,7 +30,7 @@ from flexinfer.core.pages import PagePool
 from flexinfer.core.scheduler import Scheduler
 from flexinfer.engine.limits import Limits, known_positions, limits
 from flexinfer.engine.memory import PagePlan, available_memory, human, plan_pages
-from flexinfer.engine.programs import Feed, Lookup, Programs, look_up
+from flexinfer.engine.programs import Feed, Lookup, Programs, look_up, plain_feed
 from flexinfer.engine.state import SlotState
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.kernels.compiled import CompiledOps
@@ -169,18 +169,24 @@ class Forms:
 
     ops: Ops | None = None
     tiles: Any = None
-    feed: Feed | None = None
+    feed: Feed = plain_feed
     lookup: Lookup = look_up
     notices: tuple[str, ...] = ()
 
 
 def _forms(choice: Choice, device: torch.device) -> Forms:
-    """Import and build the Triton forms where they were chosen (no other choice needs Triton)."""
-    if choice.name != "triton":
+    """Import and build the Triton forms that go with a choice; flex takes the sampler alone.
+
+    The compiler fuses the plain sampler into a reduction over the vocabulary that it cannot build.
+    """
+    if choice.name == "dense" or (choice.name == "flex" and device.type != "cuda"):
         return Forms()
+    from flexinfer.kernels.fast.sampler import sample_and_feed
+
+    if choice.name == "flex":
+        return Forms(feed=sample_and_feed)
     from flexinfer.kernels.fast.gather import gather_rows
     from flexinfer.kernels.fast.ops import TritonOps
-    from flexinfer.kernels.fast.sampler import sample_and_feed
     from flexinfer.kernels.fast.table import TileTable
 
     tiles = TileTable.of_device(torch.cuda.get_device_name(device))

@@ -95,15 +95,18 @@ def test_samples_share_pages_and_ends_are_seen_late(
             assert not any(token % 40 == 5 for token in completion.token_ids[:-1])
 
 
-def test_sampled_ids_do_not_depend_on_back_end_or_device(open_engine: Open) -> None:
-    given = {"max_new_tokens": 20, "temperature": 1.0, "min_p": 0.01, "seed": 5}
-    found = [
-        ids_of(complete(open_on(open_engine, tiny_on_cuda("llama"), attention=attention),
-                        PROMPTS, **given))
-        for attention in ("dense", "flex")
-    ]  # fmt: skip
-    on_cpu = ids_of(complete(open_engine("llama", max_seq_length=128), PROMPTS, **given))
-    assert found == [on_cpu, on_cpu]
+@pytest.mark.parametrize("top_k", [0, 40])
+@pytest.mark.parametrize("vocab", [512, 6000])
+def test_sampled_ids_do_not_depend_on_back_end_or_device(
+    vocab: int, top_k: int, open_engine: Open
+) -> None:
+    given = {"max_new_tokens": 20, "temperature": 1.0, "top_k": top_k, "seed": 5}
+    model = tiny_llama(vocab_size=vocab)
+    on_cpu = ids_of(complete(open_engine(model, max_seq_length=128), PROMPTS, **given))
+    on_cuda = deepcopy(model).to("cuda")
+    for attention in ("dense", "flex"):
+        engine = open_on(open_engine, on_cuda, attention=attention)
+        assert ids_of(complete(engine, PROMPTS, **given)) == on_cpu
 
 
 def assert_near(model: PreTrainedModel, exact: PreTrainedModel, found: list[Completion]) -> None:

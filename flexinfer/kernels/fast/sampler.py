@@ -153,6 +153,7 @@ def sample_and_feed(
     truncated, so the sampled distribution is the policy's). `slots` are int64 [B].
     """
     B, V = logits_BV.shape
+    assert logits_BV.is_contiguous()
     C, pdl = triton.cdiv(V, CHUNK), dependent(logits_BV, B)
     tops, sums = torch.empty(2, B, C, dtype=torch.float32, device=logits_BV.device)
     packed = torch.empty(3, B, dtype=torch.int32, device=logits_BV.device)

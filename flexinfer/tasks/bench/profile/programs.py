@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flexinfer.attention.kernel import AttentionKernels, RowKernel, TileKernel
 from flexinfer.attention.spec import LayerSpec
-from flexinfer.engine.programs import Feed, Programs, sample_rows
+from flexinfer.engine.programs import Feed, Programs
 from flexinfer.engine.state import SlotTensors
 from flexinfer.kernels.sampler import SamplerKind
 from flexinfer.models.decoder import F, Walker, unchanged
@@ -27,13 +27,12 @@ def recorded(programs: Programs, recorder: Recorder, reach: Reach) -> Programs |
     decoder = programs.decode_decoder
     if programs.transform is not unchanged or not isinstance(decoder, Walker):
         return None
-    feed = programs.feed
     return replace(
         programs,
         decode_decoder=decoder.with_ops(RecordingOps(decoder.ops, recorder)),
         kernels=RecordingKernels(programs.kernels, recorder, reach),
         transform=RecordingTransform(recorder),
-        feed=None if feed is None else _recorded_feed(feed, recorder),
+        feed=_recorded_feed(programs.feed, recorder),
     )
 
 
@@ -76,7 +75,7 @@ class RecordingKernels:
 
 @dataclass(frozen=True)
 class RecordingTransform:
-    """See models.decoder.Transform: records the look-up before the decoder and the sampler."""
+    """See models.decoder.Transform: records the look-up before the decoder."""
 
     recorder: Recorder
 
@@ -85,8 +84,6 @@ class RecordingTransform:
 
         @wraps(function)
         def run(*given: Any) -> Any:
-            if function is sample_rows:
-                return self.recorder.run(_sample(given[0]), lambda: function(*given))
             result = self.recorder.run(Op("look-up", ""), lambda: function(*given))
             ops = self.recorder.ops
             ops[-2] = ops[-2]._replace(reads=ops[-2].writes)
@@ -96,7 +93,7 @@ class RecordingTransform:
 
 
 def _recorded_feed(feed: Feed, recorder: Recorder) -> Feed:
-    """Return the fast sampler, recorded."""
+    """Return the sampler, recorded."""
 
     def run(
         logits_BV: Tensor, slots_B: Tensor, positions_B: Tensor, state: SlotTensors,
