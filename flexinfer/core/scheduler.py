@@ -8,43 +8,13 @@ nothing is in flight.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
 
-from flexinfer.core.pages import PageCopy, PagePool, PageWrite
+from flexinfer.core.pages import PagePool
 from flexinfer.core.placement import Placement
 from flexinfer.core.refill import Refill
 from flexinfer.core.sequence import Group, Sequence
+from flexinfer.core.step import Chunk, Step
 from flexinfer.errors import NotEnoughMemory
-
-
-class Chunk(NamedTuple):
-    """The positions [start, end) of one sequence, to prefill now.
-
-    `sampled`: the chunk ends with the last known token, so its last row's logits are sampled.
-    """
-
-    sequence: Sequence
-    start: int
-    end: int
-    sampled: bool
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """Ids at [start, end)."""
-        return self.sequence.token_ids(self.start, self.end)
-
-
-class Step(NamedTuple):
-    """What one launch computes: prefill chunks or decode rows, never both.
-
-    A decode row computes the KV of position `sequence.computed - 1` (counted when the step was
-    made) and samples the token after it. Page writes, then copies, come before the computation.
-    """
-
-    chunks: tuple[Chunk, ...]
-    decode: tuple[Sequence, ...]
-    page_writes: tuple[PageWrite, ...]
-    page_copies: tuple[PageCopy, ...]
 
 
 class Scheduler:
@@ -77,6 +47,7 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._prefilling: list[Sequence] = []
         self._decoding: list[Sequence] = []
+        self._entering: list[Sequence] = []
         self._in_flight = 0
 
     @property
@@ -172,8 +143,15 @@ class Scheduler:
         return len(sequence.pages) < self.pool.pages_for(sequence.final_kv)
 
     def _start(self, sequence: Sequence) -> None:
-        """Place a sequence; if its group keeps no pages it leads, and the others wait for it."""
+        """Place a sequence; if its group keeps no pages it leads, and the others wait for it.
+
+        Where only the last token's KV is missing there is nothing to prefill: it decodes.
+        """
         self._placement.place(sequence)
+        if sequence.length - sequence.computed == 1:
+            self._decoding.append(sequence)
+            self._entering.append(sequence)
+            return
         self._prefilling.append(sequence)
         if sequence.group.shared and not sequence.group.pages:
             sequence.group.leader = sequence
@@ -189,7 +167,7 @@ class Scheduler:
                 chunks.append(Chunk(sequence, sequence.computed, end, end == sequence.length))
         for chunk in chunks:
             self._launch(chunk)
-        return Step(tuple(chunks), (), *self._placement.take_changes())
+        return self._step(tuple(chunks), ())
 
     def _launch(self, chunk: Chunk) -> None:
         """Count a chunk as computed; a sampled one begins to decode, a led prompt is now shared."""
@@ -222,7 +200,12 @@ class Scheduler:
             self._placement.check_writable(sequence, sequence.computed, sequence.length)
             sequence.computed += 1
             self._expect_token(sequence)
-        return Step((), rows, *self._placement.take_changes()) if rows else None
+        return self._step((), rows) if rows else None
+
+    def _step(self, chunks: tuple[Chunk, ...], rows: tuple[Sequence, ...]) -> Step:
+        """Make a step that carries all changes since the last one."""
+        entries, self._entering = tuple(self._entering), []
+        return Step(chunks, rows, *self._placement.take_changes(), entries)
 
     def _make_room(self) -> bool:
         """Free the pages a decode step needs; False: not before what is in flight is committed."""

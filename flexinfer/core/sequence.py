@@ -54,7 +54,12 @@ class Sequence:
     @property
     def length(self) -> int:
         """Tokens of the prompt and after it, those on the device included."""
-        return len(self.prompt) + len(self.tokens) + self.pending
+        return self.known + self.pending
+
+    @property
+    def known(self) -> int:
+        """Tokens of the prompt and after it that the host knows."""
+        return len(self.prompt) + len(self.tokens)
 
     @property
     def wants_token(self) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flexinfer.attention.tables import upload
-from flexinfer.core.scheduler import Chunk
+from flexinfer.core.step import Chunk
 
 Ints = npt.NDArray[np.int64]
 

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from flexinfer.config import Report
-from flexinfer.core.scheduler import Chunk, Scheduler, Step
+from flexinfer.core.scheduler import Scheduler
 from flexinfer.core.sequence import Sequence as Row
+from flexinfer.core.step import Chunk, Step
 from flexinfer.engine.batch import prefill_batch
 from flexinfer.engine.graphs import DecodeRunner, bucket_for
 from flexinfer.engine.nonfinite import NOT_FINITE, doomed, finite, scrub
@@ -108,6 +109,7 @@ class Loop:
         programs = self._m.programs
         programs.tables.apply(step.page_writes)
         programs.cache.copy_pages(step.page_copies)
+        self._enter(step.entries)
         if step.chunks:
             rows = tuple(chunk.sequence for chunk in step.chunks if chunk.sampled)
             packed = self._prefill(step.chunks, rows)
@@ -128,6 +130,14 @@ class Loop:
         stats.prefill_steps += 1
         stats.prefill_tokens += batch.tokens.shape[0]
         return programs.prefill(batch, self._kind)
+
+    def _enter(self, rows: tuple[Row, ...]) -> None:
+        """Set up slots that decode from a token which the device did not sample itself."""
+        if rows:
+            self._admit(rows)
+            last = [row.token_ids(row.known - 1, row.known)[0] for row in rows]
+            positions = [row.known - 1 for row in rows]
+            self._m.programs.state.enter([_slot(row) for row in rows], last, positions)
 
     def _admit(self, rows: tuple[Row, ...]) -> None:
         """Tell the device how the rows' slots are sampled."""

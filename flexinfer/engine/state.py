@@ -72,6 +72,12 @@ class SlotState:
         for field, value in zip(fields, values, strict=True):
             field[where] = value
 
+    def enter(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> None:
+        """Set what slots are to be fed next, in stream order."""
+        rows = np.array((slots, tokens, positions), dtype=np.int64)
+        where, token, position = upload(rows, self._device)
+        self.tensors.tokens[where], self.tensors.positions[where] = token, position
+
     def track_seen(self) -> None:
         """Allocate `seen` at its final address; before a graph is captured that may penalise."""
         if self.seen is None:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from itertools import chain, count
 
 from flexinfer.core.pages import SCRATCH, PagePool
-from flexinfer.core.scheduler import Scheduler, Step
+from flexinfer.core.scheduler import Scheduler
 from flexinfer.core.sequence import Group, Sequence
+from flexinfer.core.step import Step
 
 Row = tuple[Sequence, int, int]
 """(sequence, position, token id) of one computed token."""
@@ -34,6 +35,10 @@ class Device:
     def run(self, step: Step) -> list[tuple[Sequence, int]]:
         """Compute a step; returns the tokens it samples."""
         self.change_pages(step)
+        for sequence in step.entries:
+            assert sequence.slot is not None
+            truth = self.truth.setdefault(sequence, list(sequence.prompt))
+            self.last_token[sequence.slot] = truth[-1]
         rows = list(chain(self.chunk_rows(step), self.decode_rows(step)))
         self.write(rows)
         for row in rows:

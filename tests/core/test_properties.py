@@ -94,7 +94,7 @@ def workloads(draw: st.DrawFn) -> list[tuple[int, list[int], int]]:
 def test_each_prompt_is_prefilled_once(
     groups: list[tuple[int, list[int], int]], page_size: int, n_slots: int, budget: int, ahead: int
 ) -> None:
-    """With room for all, a group costs its prompt once and one token for each further sample."""
+    """With room for all, a group costs its prompt once; a prompt of one token costs nothing."""
     rollout = Rollout(
         n_pages=1 + 30 * MAX_SEQ_LENGTH,
         page_size=page_size,
@@ -106,7 +106,7 @@ def test_each_prompt_is_prefilled_once(
         rollout.add(*group)
     steps = rollout.drain(ahead)
     assert rollout.scheduler.preemptions == 0
-    prefilled = sum(length + len(ends) - 1 for length, ends, _ in groups)
+    prefilled = sum(length for length, _, _ in groups if length > 1)
     assert rollout.scheduler.prefill_tokens == prefilled
     assert sum(c.end - c.start for s in steps for c in s.chunks) == prefilled
     partial = [(n - 1) % page_size > 0 for n, _, _ in groups]

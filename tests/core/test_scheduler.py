@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from flexinfer.core.pages import PageCopy, PagePool, PageWrite
-from flexinfer.core.scheduler import Scheduler, Step
+from flexinfer.core.scheduler import Scheduler
 from flexinfer.core.sequence import Sequence
+from flexinfer.core.step import Step
 from flexinfer.errors import NotEnoughMemory
 from tests.core.simulation import Rollout
 
@@ -71,13 +72,15 @@ def test_followers_share_full_pages_and_copy_the_last() -> None:
     a, b, c = engine.add(7, [6, 6, 6], 6)
     first, second = step_of(engine), step_of(engine)
     assert spans(first) == [(a.key, 0, 7)]
-    assert spans(second) == [(b.key, 6, 7), (c.key, 6, 7)]
+    assert second.decode == (a, b, c), "only the last token's KV is missing: they decode at once"
+    assert second.entries == (b, c)
     assert second.page_copies == (PageCopy(2, 3, 2), PageCopy(2, 4, 2))
     assert (a.pages, b.pages, c.pages) == ([1, 2], [1, 3], [1, 4])
     assert engine.pool.references(1) == 4
-    assert step_of(engine).decode == (a, b, c)
+    third = step_of(engine)
+    assert (third.decode, third.entries) == ((a, b, c), ())
     engine.drain()
-    assert engine.scheduler.prefill_tokens == 9
+    assert engine.scheduler.prefill_tokens == 7
 
 
 def test_samples_prefill_again_what_their_group_was_told_to_forget() -> None:
@@ -86,7 +89,7 @@ def test_samples_prefill_again_what_their_group_was_told_to_forget() -> None:
     step_of(engine)
     engine.scheduler.forget(a.group)
     assert spans(step_of(engine)) == [(b.key, 0, 7)]
-    assert spans(step_of(engine)) == [(c.key, 6, 7)]
+    assert step_of(engine).entries == (c,)
     assert (a.pages, b.pages, c.pages) == ([1, 2], [3, 4], [3, 5])
     engine.drain()
 
@@ -104,7 +107,20 @@ def test_a_prefix_of_full_pages_is_not_copied() -> None:
 def test_prompts_of_one_token_share_nothing_and_wait_for_nobody() -> None:
     engine = rollout()
     a, b = engine.add(1, [2, 2], 2)
-    assert spans(step_of(engine)) == [(a.key, 0, 1), (b.key, 0, 1)]
+    step = step_of(engine)
+    assert (step.decode, step.entries) == ((a, b), (a, b))
+    engine.drain()
+    assert engine.scheduler.prefill_tokens == 0
+
+
+def test_an_entry_does_not_wait_for_the_decode_step() -> None:
+    engine = rollout(budget=6)
+    a, b = one(engine, 9, 3), one(engine, 1, 3)
+    first = step_of(engine)
+    assert (spans(first), first.entries) == ([(a.key, 0, 6)], ())
+    second = step_of(engine)
+    assert (spans(second), second.entries) == ([(a.key, 6, 9)], (b,))
+    assert step_of(engine) == Step((), (b, a), (), (), ())
     engine.drain()
 
 
@@ -113,7 +129,7 @@ def test_waiting_followers_keep_their_slots() -> None:
     a, b = engine.add(6, [4, 4], 4)
     c, d = one(engine, 5, 4), one(engine, 5, 4)
     assert spans(step_of(engine)) == [(a.key, 0, 6), (c.key, 0, 5)]
-    assert spans(step_of(engine)) == [(b.key, 5, 6)]
+    assert step_of(engine).entries == (b,)
     assert d.slot is None
     engine.drain()
 
@@ -125,7 +141,7 @@ def test_an_aborted_leader_is_followed_by_another() -> None:
     engine.abort(a)
     assert spans(step_of(engine)) == [(b.key, 0, 4)]
     assert spans(step_of(engine)) == [(b.key, 4, 7)]
-    assert spans(step_of(engine)) == [(c.key, 6, 7)]
+    assert step_of(engine).entries == (c,)
     engine.drain()
 
 
@@ -136,7 +152,7 @@ def test_a_finished_leader_leaves_the_prompt_to_its_followers() -> None:
     engine.read()
     assert a.finished
     assert a.group.pages == [1, 2]
-    assert spans(step_of(engine)) == [(b.key, 6, 7)]
+    assert step_of(engine).entries == (b,)
     engine.drain()
 
 

@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 
-from flexinfer.core.scheduler import Chunk
 from flexinfer.core.sequence import Group, Sequence
+from flexinfer.core.step import Chunk
 from flexinfer.engine.batch import PrefillBatch, prefill_batch
 
 PAD = 99

@@ -57,9 +57,7 @@ class FakeBackend:
         self.clock.now += self.seconds(call, len(requests), new)
         self.stats.graph_replays += new - 1
         self.stats.eager_steps += 1
-        self.stats.prefill_tokens += sum(
-            len(r.prompt_token_ids) + r.sampling.n - 1 for r in requests
-        )
+        self.stats.prefill_tokens += sum(len(r.prompt_token_ids) for r in requests)
         self.stats.ttft_s += [0.1 * (call + 1)] * len(requests)
         self.stats.step_s += [0.001 * (call + 1)] * (new - 1)
         return self.tamper(call, [answer(i, r) for i, r in enumerate(requests)])

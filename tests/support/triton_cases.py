@@ -19,9 +19,9 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from flexinfer.config import EngineConfig
-from flexinfer.core.scheduler import Chunk
 from flexinfer.core.sequence import Group
 from flexinfer.core.sequence import Sequence as Row
+from flexinfer.core.step import Chunk
 from flexinfer.engine.batch import prefill_batch
 from flexinfer.engine.programs import Programs
 from flexinfer.engine.setup import PAGE_SIZE, set_up
