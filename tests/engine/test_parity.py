@@ -82,8 +82,9 @@ def test_prefill_in_chunks_is_prefill_at_once(
     prompts = [PROMPTS[i] for i in (0, 5, 8, 10, 11, 13)]
     engine = open_engine(family, prefill_tokens=budget, attention=attention)
     found = complete(engine, prompts, max_new_tokens=6)
-    assert engine.stats.prefill_tokens == sum(len(p) for p in prompts if len(p) > 1)
-    assert engine.stats.prefill_steps >= sum(map(len, prompts)) / budget
+    prefilled = sum(len(prompt) for prompt in prompts if len(prompt) > 1)
+    assert engine.stats.prefill_tokens == prefilled
+    assert engine.stats.prefill_steps >= prefilled / budget
     at_once = open_engine(family, attention=attention)
     assert ids_of(complete(at_once, prompts, max_new_tokens=6)) == ids_of(found)
     assert at_once.stats.prefill_steps == 1
