@@ -106,9 +106,9 @@ def test_tiles_are_measured_kept_and_used() -> None:
     told: list[tuple[str, int, int]] = []
     (said,) = tuning.tune_module(module, lambda *line: told.append(line))
     assert FakeTimer.closed
-    assert told[0][1:] == (0, 30)
-    assert told[-1][1:] == (30, 30)
-    assert "cuBLAS keeps 9 of 45 products" in said
+    assert told[0][1:] == (0, 35)
+    assert told[-1][1:] == (35, 35)
+    assert "cuBLAS keeps 9 of 54 products" in said
     assert said.endswith(f"kept in {tile_store.path_of(DEVICE)}")
     table = TileTable.of_device(DEVICE)
     assert "tuned here on 20" in table.notices[0]

@@ -31,13 +31,14 @@ PRODUCT = {
     32: ((16, 256, 4, 4), (32, 256, 4, 3), (64, 128, 4, 4), (128, 64, 4, 4), (128, 128, 4, 3)),
     64: ((16, 256, 4, 4), (32, 128, 4, 5), (64, 64, 4, 6), (64, 128, 4, 4), (128, 64, 4, 4),
          (128, 128, 4, 3)),
-    128: ((64, 64, 4, 4), (128, 64, 8, 4)),
+    128: ((64, 64, 4, 4), (128, 64, 8, 3), (128, 64, 8, 4), (256, 64, 8, 3)),
 }  # fmt: skip
 """BN, BK, warps and stages of products, by BM."""
 GATED = {
     16: ((32, 128, 4, 3), (32, 128, 4, 4), (64, 128, 4, 3), (64, 64, 4, 4)),
     32: ((32, 128, 4, 3), (32, 128, 4, 4), (64, 128, 4, 3), (64, 64, 4, 4)),
     64: ((32, 128, 4, 3), (32, 128, 4, 4), (64, 64, 4, 4), (64, 64, 8, 4), (64, 128, 8, 3)),
+    128: ((64, 64, 8, 3), (64, 64, 8, 4), (128, 64, 8, 3)),
 }
 DECODE = {
     128: ((16, 2, 3), (32, 2, 3), (32, 2, 4), (32, 4, 3)),
@@ -105,7 +106,7 @@ def gated(N: int, K: int, rows: int, tma: int) -> list[Family]:
     """Return families of one tile each for the gated product with N results a row."""
     tiles = (
         Tile(BM, BN, BK, 1, warps, stages, tma)
-        for BM in _block_rows(rows, 64)
+        for BM in _block_rows(rows, 128)
         for BN, BK, warps, stages in GATED[BM]
     )
     return [Family((tile,), 0) for tile in tiles if fits("gated", (N, K), tile)]

@@ -24,7 +24,7 @@ from flexinfer.kernels.fast import candidates
 from flexinfer.kernels.fast.candidates import Family
 from flexinfer.kernels.fast.tile_format import merged
 
-PRODUCT_ROWS = (1, 16, 32, 64, 128)
+PRODUCT_ROWS = (1, 16, 32, 64, 128, 256)
 DECODE_ROWS = (1, 32, 64, 256)
 MARGIN = 0.985
 """A tile is taken where its time is below this part of cuBLAS's: two runs differ by less."""
