@@ -122,7 +122,6 @@ class Scheduler:
         stalls = self._decoding and not self._prefilling
         if stalls and not self._refill.due(free, len(self._waiting)):
             return
-        self._refill.done()
         passed: list[Sequence] = []
         backlog = sum(s.length - s.computed for s in self._prefilling)
         growing = sum(map(self._may_grow, self._prefilling + self._decoding))
@@ -148,6 +147,7 @@ class Scheduler:
         Where only the last token's KV is missing there is nothing to prefill: it decodes.
         """
         self._placement.place(sequence)
+        self._refill.done()
         if sequence.length - sequence.computed == 1:
             self._decoding.append(sequence)
             self._entering.append(sequence)
@@ -204,7 +204,8 @@ class Scheduler:
 
     def _step(self, chunks: tuple[Chunk, ...], rows: tuple[Sequence, ...]) -> Step:
         """Make a step that carries all changes since the last one."""
-        entries, self._entering = tuple(self._entering), []
+        entries = tuple(s for s in self._entering if not s.finished)
+        self._entering = []
         return Step(chunks, rows, *self._placement.take_changes(), entries)
 
     def _make_room(self) -> bool:

@@ -31,6 +31,21 @@ def test_few_slots_are_filled_at_once() -> None:
     assert all(Refill(slots).due(1, 9) for slots in range(1, 9))
 
 
+def test_who_has_waited_and_finds_no_page_does_not_wait_again() -> None:
+    engine = Rollout(n_pages=25, page_size=512, n_slots=24, max_seq_length=1024, budget=2048)
+    running = [engine.add(1, [200], 200)[0] for _ in range(23)]
+    waiting = [engine.add(600, [9], 9)[0] for _ in range(3)]
+    for _ in range(STEPS * 24 + 1):
+        step = engine.launch()
+        assert step is not None
+        assert not step.chunks, "there is but one page"
+        engine.read()
+    engine.abort(running[0])
+    step = engine.launch()
+    assert step is not None
+    assert [chunk.sequence for chunk in step.chunks] == waiting[:1]
+
+
 def cost(lengths: list[int]) -> int:
     """Return the cost of a rollout in decode steps."""
     engine = Rollout(n_pages=400, page_size=4, n_slots=16, max_seq_length=48, budget=64)

@@ -267,3 +267,19 @@ def test_writing_a_page_that_others_read_is_caught() -> None:
     with pytest.raises(AssertionError, match="is shared"):
         engine.launch()
     assert a.slot != b.slot
+
+
+def test_an_interrupted_step_leaves_no_entry_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(scheduler: Scheduler) -> bool:
+        raise KeyboardInterrupt
+
+    engine = rollout()
+    gone = one(engine, prompt_length=1, new_tokens=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Scheduler, "_make_room", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.scheduler.next_step()
+    engine.abort(gone)
+    other = one(engine, prompt_length=1, new_tokens=2)
+    assert step_of(engine).entries == (other,)
+    engine.drain()
