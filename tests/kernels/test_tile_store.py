@@ -59,6 +59,18 @@ def test_without_a_setting_it_is_the_homes_cache(monkeypatch: pytest.MonkeyPatch
         assert str(path_of("A100")) == "/home/somebody/.cache/flexinfer/tiles/a100.json"
 
 
+def test_without_a_home_nothing_is_read_and_tuning_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    assert read(DEVICE) == ({}, None, None)
+    with pytest.raises(WriteFailed, match="no home folder"):
+        check_writable(DEVICE)
+
+
 def test_models_gather_in_one_file() -> None:
     write(DEVICE, TILES, "2026-01-02")
     write(DEVICE, {"matmul": {"96x512": {"1": None}, "128x512": {"1": None}}}, "2026-01-03")

@@ -30,6 +30,7 @@ from flexinfer.kernels.fast.tile_format import (
 )
 
 SCHEMA = 1
+SET = "set XDG_CACHE_HOME to a folder of yours"
 
 
 class Stored(NamedTuple):
@@ -41,7 +42,7 @@ class Stored(NamedTuple):
 
 
 def path_of(device: str) -> Path:
-    """Return the file of a device, by its name."""
+    """Return the file of a device, by its name; raises RuntimeError where nobody is at home."""
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     cache = given if given.is_absolute() else Path.home() / ".cache"
     slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
@@ -50,7 +51,10 @@ def path_of(device: str) -> Path:
 
 def read(device: str) -> Stored:
     """Return the device's tiles; a file that is broken or of another make is ignored, and said."""
-    path = path_of(device)
+    try:
+        path = path_of(device)
+    except RuntimeError:
+        return Stored({})
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -82,7 +86,10 @@ def complaint(document: Any, device: str) -> str | None:
 
 def check_writable(device: str) -> None:
     """Make the folder and raise WriteFailed, before anything is measured, where that cannot be."""
-    folder = path_of(device).parent
+    try:
+        folder = path_of(device).parent
+    except RuntimeError as error:
+        raise WriteFailed("there is no home folder to keep tiles in", hint=SET) from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -110,7 +117,7 @@ def write(device: str, tiles: Entries, tuned_on: str) -> Path:
 
 def _failed(path: Path, error: OSError) -> WriteFailed:
     """Return the error of a cache that cannot be written."""
-    return WriteFailed(f"{path}: {error.strerror}", hint="set XDG_CACHE_HOME to a folder of yours")
+    return WriteFailed(f"{path}: {error.strerror}", hint=SET)
 
 
 def shipped_with(paths: Iterable[str]) -> str:
