@@ -86,8 +86,10 @@ def test_few_blocks_are_split_and_many_are_not() -> None:
 
 
 def test_a_device_that_was_not_measured() -> None:
-    assert not TileTable.of_device("a device nobody has").known
-    assert all(TileTable.of_device(name).known for name in SHIPPED)
+    [notice] = TileTable.of_device("a device nobody has").notices
+    assert notice.startswith("tuned tiles: none for a device nobody has")
+    for name in SHIPPED:
+        assert TileTable.of_device(name).notices == (f"tuned tiles: for {name}, shipped",)
 
 
 def test_entries_are_tiles_of_powers_of_two() -> None:

@@ -6,8 +6,6 @@ None says that cuBLAS won. Rows beyond the last measured count, and unknown shap
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
@@ -27,11 +25,6 @@ class TileTable:
         """Return a device's shipped tiles under those tuned here; none if it was not measured."""
         given, stored = shipped().get(name, {}), read(name)
         return cls(merged(given, stored.tiles), notices_of(name, bool(given), stored))
-
-    @cached_property
-    def known(self) -> bool:
-        """Whether the device was measured."""
-        return bool(self._entries)
 
     def _find(self, kind: str, shape: str, rows: int) -> list[int] | None:
         """Return the entry of the smallest measured row count that holds `rows`."""
