@@ -17,7 +17,7 @@ from flexinfer.core.pages import PagePool
 from flexinfer.core.sequence import Sequence as Row
 from flexinfer.engine.programs import Programs
 
-NOT_FINITE = "the model's logits are not finite"
+NOT_FINITE = "the model's logits are not finite; a wider --dtype may cure it"
 
 
 def finite(logprob: float, policy_logprob: float) -> bool:

@@ -3,7 +3,7 @@
 A token is a byte. The answer to a prompt is the prompt in capitals, then EOS. Requests finish in
 reverse order, except that words in a prompt direct the play: `first` answers at once, `crash`
 raises, `interrupt` raises KeyboardInterrupt, `wait` says so on stderr and sleeps until a signal
-comes, `nan` has probabilities that are not finite; the last four come after all other requests.
+comes; the last three come after all other requests.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FakeEngine:
 
     def _rank(self, request: Request, index: int) -> tuple[int, int]:
         text = self._text(request)
-        late = any(word in text for word in ("crash", "interrupt", "wait", "nan"))
+        late = any(word in text for word in ("crash", "interrupt", "wait"))
         return (2 if late else 0 if "first" in text else 1, -index)
 
     def _text(self, request: Request) -> str:
@@ -123,8 +123,7 @@ class FakeEngine:
         whole = self.tokenizer.decode(tokens, skip_special_tokens=True)
         if isinstance(stop, str):
             whole = whole[: whole.index(stop)]
-        each = float("nan") if "NAN" in text else -0.5
-        logprobs = tuple(each for _ in tokens)
+        logprobs = tuple(-0.5 for _ in tokens)
         return Completion(
             text=whole, token_ids=tuple(tokens), logprobs=logprobs, policy_logprobs=logprobs,
             finish_reason=reason, stop=stop,
@@ -136,6 +135,7 @@ class Stage:
     """What was asked of the fakes."""
 
     generation_config: Mapping[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=lambda: {"max_position_embeddings": LONGEST})
     load_error: Exception | None = None
     compile_s: float = 0.0
     options: list[ModelOptions] = field(default_factory=list)
@@ -145,7 +145,7 @@ class Stage:
         self.options.append(options)
         if self.load_error is not None:
             raise self.load_error
-        config = SimpleNamespace(max_position_embeddings=LONGEST, model_type="fake")
+        config = SimpleNamespace(model_type="fake", to_dict=lambda: self.config)
         return SimpleNamespace(
             name=options.model,
             module=SimpleNamespace(config=config),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from math import isfinite
 from typing import Any
 
 from flexinfer.engine.outputs import Request, RequestOutput
@@ -17,9 +16,6 @@ def done_record(item: Item, request: Request, output: RequestOutput, model: str)
     """Return the record of a request that the engine has answered, or refused."""
     if output.error is not None:
         return failed_record(item, output.error, request.prompt_token_ids)
-    if not all(isfinite(value) for sample in output.outputs for value in sample.logprobs):
-        error = "the model's probabilities are not finite; a wider --dtype may cure it"
-        return failed_record(item, error, request.prompt_token_ids)
     outputs = []
     for sample in output.outputs:
         values = asdict(sample)

@@ -14,6 +14,7 @@ from flexinfer.config import (
     resolve_sampling,
 )
 from flexinfer.engine.chat import encode_chat, encode_raw, only_text
+from flexinfer.engine.limits import known_positions
 from flexinfer.engine.outputs import Request
 from flexinfer.errors import OutOfRange, RequestError, UsageError
 from flexinfer.tasks.generate.input import Item
@@ -111,7 +112,7 @@ def fit(config: EngineConfig, requests: Collection[Request], loaded: LoadedModel
     length = config.max_seq_length
     if length is None:
         rounded = -(-max(need for need, _ in needs) // _ROUND_TO) * _ROUND_TO
-        length = min(rounded, _text_config(loaded).max_position_embeddings)
+        length = min(rounded, known_positions(_text_config(loaded).to_dict()))
     samples = sum(n for _, n in needs)
     return replace(
         config, max_seq_length=length, max_batch_size=min(config.max_batch_size, samples)
@@ -122,12 +123,7 @@ def _request(item: Item, index: int, config: GenerateConfig, loaded: LoadedModel
     """Encode one item; its seed is `--seed` + its position where it brings none of its own."""
     if item.error is not None:
         raise RequestError(item.error)
-    try:
-        params = resolve_sampling({**config.sampling, **item.sampling}, loaded.generation_config)
-    except OutOfRange as error:
-        raise RequestError(error.said(error.name)) from error
-    except UsageError as error:
-        raise RequestError(error.message) from error
+    params = _params(item, config.sampling, loaded.generation_config)
     if params.seed is None:
         params = replace(params, seed=(config.engine.seed + index) % 2**63)
     return Request(
