@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from torch import Tensor
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -17,13 +18,13 @@ class Op(NamedTuple):
     """
 
     name: str
-    shape: str
+    shape: str = ""
     reads: int = 0
     writes: int = 0
     layered: bool = False
 
 
-OTHER = Op("other", "")
+OTHER = Op("other")
 """What happens between operations."""
 
 
@@ -41,14 +42,22 @@ class Recorder:
         self.ops.append(op)
 
     def run(self, op: Op, call: Callable[[], R]) -> R:
-        """Run `call` as `op`; without `writes`, its results are what it writes."""
+        """Run `call` as `op`; without `writes` its results are, and what it reads without that."""
         self.begin(op)
         result = call()
         last = self.ops[-1]
-        if not last.writes:
-            self.ops[-1] = last._replace(writes=size(result))
+        moved = last.writes or size(result)
+        self.ops[-1] = last._replace(reads=last.reads or moved, writes=moved)
         self.begin()
         return result
+
+    def watched(self, call: Callable[P, R], op: Callable[..., Op]) -> Callable[P, R]:
+        """Return `call`, run as the `op` of its arguments, which come by position."""
+
+        def run(*given: P.args, **named: P.kwargs) -> R:
+            return self.run(op(*given, **named), lambda: call(*given, **named))
+
+        return run
 
     def become(self, first: Op, second: Op) -> None:
         """Say that the operation under way was `first` up to here and is `second` from here on."""

@@ -13,8 +13,7 @@ from flexinfer.kernels.heads import HeadNorms
 from flexinfer.kernels.linear import Dense, Separate
 from flexinfer.kernels.ops import PlainOps
 from flexinfer.kernels.rope import Rope
-from flexinfer.tasks.bench.profile.ops import QKV, WHOLE, WRITE, RecordingOps
-from flexinfer.tasks.bench.profile.programs import recorded
+from flexinfer.tasks.bench.profile.programs import QKV, WHOLE, WRITE, RecordingOps, recorded
 from flexinfer.tasks.bench.profile.record import OTHER, Op, Recorder, size
 from flexinfer.tasks.bench.profile.standing import Standing, stand
 from tests.support.engines import make_engine, request, tiny
