@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from flexinfer.errors import UsageError
+from flexinfer.tasks.bench.columns import aligned, markdown, number
 from flexinfer.tasks.bench.profile.result import Profile
 from flexinfer.tasks.bench.profile.table import profile_markdown, profile_table
 from flexinfer.tasks.bench.result import DEFINITIONS, BenchReport, BenchResult
@@ -26,23 +27,15 @@ def render(report: BenchReport, form: str) -> str:
 
 def as_table(report: BenchReport) -> str:
     """Return aligned columns under a heading, then what needs saying in words."""
-    head = [name for name, _ in COLUMNS]
-    rows = [head, *([cell(row) for _, cell in COLUMNS] for row in report.results)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    profiles = _profiles(report, profile_table)
+    lines, profiles = aligned(_rows(report)), _profiles(report, profile_table)
     return "\n".join([*_heading(report), "", *lines, "", *profiles, *_words(report)]) + "\n"
 
 
 def as_markdown(report: BenchReport) -> str:
     """Return a Markdown table with the same heading and words."""
-    head = [name for name, _ in COLUMNS]
-    rows = [[cell(row) for _, cell in COLUMNS] for row in report.results]
-    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---:"] * len(head), *rows]]
+    lines, profiles = markdown(_rows(report)), _profiles(report, profile_markdown)
     heading = [f"{line}  " for line in _heading(report)]
     words = (f"- {words}" for words in _words(report))
-    profiles = _profiles(report, profile_markdown)
     return "\n".join([*heading, "", *lines, "", *profiles, *words]) + "\n"
 
 
@@ -61,28 +54,29 @@ def _cell(value: object) -> object:
     return json.dumps(value) if isinstance(value, tuple | dict | bool) else value
 
 
-def _number(value: float | None, digits: int) -> str:
-    """Format a figure; a dash where there is none."""
-    return "-" if value is None else f"{value:.{digits}f}"
+def _rows(report: BenchReport) -> list[list[str]]:
+    """Return the table's cells, its head first."""
+    head = [name for name, _ in COLUMNS]
+    return [head, *([cell(row) for _, cell in COLUMNS] for row in report.results)]
 
 
 def _step(row: BenchResult, name: str) -> str:
     """Format one step percentile."""
-    return _number((row.step_ms or {}).get(name), 2)
+    return number((row.step_ms or {}).get(name), 2)
 
 
 COLUMNS: tuple[Column, ...] = (
     ("backend", lambda row: row.backend),
     ("batch", lambda row: str(row.max_batch_size)),
-    ("tok/s", lambda row: _number(row.decode_tps_median, 1)),
-    ("best", lambda row: _number(row.decode_tps_best, 1)),
-    ("wall s", lambda row: _number(row.median_wall_s, 3)),
-    ("prefill tok/s", lambda row: _number(row.prefill_tps, 0)),
-    ("ttft s", lambda row: _number(row.ttft_s, 3)),
+    ("tok/s", lambda row: number(row.decode_tps_median, 1)),
+    ("best", lambda row: number(row.decode_tps_best, 1)),
+    ("wall s", lambda row: number(row.median_wall_s, 3)),
+    ("prefill tok/s", lambda row: number(row.prefill_tps, 0)),
+    ("ttft s", lambda row: number(row.ttft_s, 3)),
     ("step p50 ms", lambda row: _step(row, "p50")),
     ("p99 ms", lambda row: _step(row, "p99")),
-    ("roofline %", lambda row: _number(row.roofline_pct, 1)),
-    ("peak GB", lambda row: _number(row.peak_memory_gb, 2)),
+    ("roofline %", lambda row: number(row.roofline_pct, 1)),
+    ("peak GB", lambda row: number(row.peak_memory_gb, 2)),
 )
 
 

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from flexinfer.tasks.bench.columns import aligned, markdown, number
 from flexinfer.tasks.bench.profile.result import CallFigures, OpRow, Profile, StepFigures
 
 HEAD = (
     "operation", "shape", "calls", "kernels", "us each", "us a step", "share %", "MB", "GB/s",
     "floor us", "over us",
 )  # fmt: skip
-LEFT = 2
+WORDS = 2
 """How many columns are words."""
 
 
 def profile_table(profile: Profile) -> list[str]:
     """Return aligned lines."""
-    rows = [HEAD, *map(_cells, profile.ops)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
-    lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return [*lines, "", *profile_words(profile)]
+    return [*aligned([HEAD, *map(_cells, profile.ops)], WORDS), "", *profile_words(profile)]
 
 
 def profile_markdown(profile: Profile) -> list[str]:
     """Return a Markdown table and a list."""
-    rule = tuple(":---" if i < LEFT else "---:" for i in range(len(HEAD)))
-    rows = [HEAD, rule, *map(_cells, profile.ops)]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines = markdown([HEAD, *map(_cells, profile.ops)], WORDS)
     return [*lines, "", *(f"- {words}" for words in profile_words(profile))]
 
 
@@ -35,27 +30,14 @@ def profile_words(profile: Profile) -> list[str]:
     return [*_step(profile.step), *_floor(profile.step), *call, *profile.remarks]
 
 
-def _aligned(row: tuple[str, ...], widths: list[int]) -> list[str]:
-    """Pad words on the right and numbers on the left."""
-    return [
-        cell.ljust(width) if i < LEFT else cell.rjust(width)
-        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
-
-
 def _cells(row: OpRow) -> tuple[str, ...]:
     """Return the cells of an operation."""
     megabytes = None if row.bytes_step is None else row.bytes_step / 1e6
     return (
-        row.name, row.shape, str(row.calls), _number(row.kernels, 0), _number(row.us_each, 2),
-        _number(row.us_step, 1), _number(row.share_pct, 1), _number(megabytes, 2),
-        _number(row.gb_per_s, 0), _number(row.floor_us, 1), _number(row.over_us, 1),
+        row.name, row.shape, str(row.calls), number(row.kernels, 0), number(row.us_each, 2),
+        number(row.us_step, 1), number(row.share_pct, 1), number(megabytes, 2),
+        number(row.gb_per_s, 0), number(row.floor_us, 1), number(row.over_us, 1),
     )  # fmt: skip
-
-
-def _number(value: float | None, digits: int) -> str:
-    """Format a figure; a dash where there is none."""
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _step(step: StepFigures) -> list[str]:
@@ -89,7 +71,7 @@ def _floor(step: StepFigures) -> list[str]:
     if step.ops_over_us is not None:
         line += (
             f": operations beyond their bytes {step.ops_over_us:.1f}, bytes beyond the floor's "
-            f"{step.beyond_floor_us:.1f}, gaps {_number(step.gaps_us, 1)}"
+            f"{step.beyond_floor_us:.1f}, gaps {number(step.gaps_us, 1)}"
         )
     return [line]
 

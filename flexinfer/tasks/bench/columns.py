@@ -1,0 +1,32 @@
+"""Rows of cells as text: aligned under a rule, or as a Markdown table; the first row is the head.
+
+The first `words` columns are words, which stand to the left; numbers stand to the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Rows = Sequence[Sequence[str]]
+
+
+def aligned(rows: Rows, words: int = 0) -> list[str]:
+    """Return lines of equal columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *rest = (
+        [cell.ljust(w) if i < words else cell.rjust(w) for i, (cell, w) in enumerate(pairs)]
+        for pairs in (zip(row, widths, strict=True) for row in rows)
+    )
+    return ["  ".join(row).rstrip() for row in (head, ["-" * width for width in widths], *rest)]
+
+
+def markdown(rows: Rows, words: int = 0) -> list[str]:
+    """Return the lines of a Markdown table."""
+    head, *rest = rows
+    rule = [":---" if i < words else "---:" for i in range(len(head))]
+    return ["| " + " | ".join(row) + " |" for row in (head, rule, *rest)]
+
+
+def number(value: float | None, digits: int) -> str:
+    """Format a figure; a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
