@@ -19,7 +19,7 @@ from flexinfer.tasks.bench.memory import peak, reset_peak
 from flexinfer.tasks.bench.plan import blank_rows
 from flexinfer.tasks.bench.probe import check_output
 from flexinfer.tasks.bench.profile.result import Profile
-from flexinfer.tasks.bench.profile.subject import Profiler, Subject, profiled, tried
+from flexinfer.tasks.bench.profile.subject import Profiler, Subject, profiled
 from flexinfer.tasks.bench.progress import Once, Progress
 from flexinfer.tasks.bench.result import BenchResult
 from flexinfer.tasks.bench.rounds import Clock, measure, requests_for
@@ -194,11 +194,14 @@ def _gate(
 def _profile(
     job: Job, backend: Backend, subject: Subject, config: BenchConfig, progress: Progress
 ) -> tuple[Profile | None, tuple[str, ...]]:
-    """Profile what was measured where that is asked for; say so where it cannot be."""
+    """Profile what was measured where that is asked for, or say why not: the figures stand."""
     if not config.profile:
         return None, ()
     progress.enter("profile")
-    return tried(job.profiler, backend, subject)
+    try:
+        return job.profiler(backend, subject), ()
+    except Exception as error:
+        return None, (f"no profile: {str(error) or type(error).__name__}",)
 
 
 def _said_of(gate: Gate | None, config: BenchConfig) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
 from flexinfer.tasks.bench.profile.result import CallFigures
-from flexinfer.tasks.bench.profile.timeline import Span, lay, sort_gaps
-from flexinfer.tasks.bench.profile.trace import tracing
+from flexinfer.tasks.bench.profile.timeline import Laid, Span, lay
+from flexinfer.tasks.bench.profile.traced import tracing
 
 
 def traced_call(call: Callable[[], object]) -> tuple[list[Span], float]:
@@ -20,6 +22,28 @@ def traced_call(call: Callable[[], object]) -> tuple[list[Span], float]:
         torch.cuda.synchronize()
         wall = time.perf_counter() - start
     return [span for span in spans if not span.is_copy], wall
+
+
+class CallGaps(NamedTuple):
+    """Idle time between the first and the last span: inside a launch, before and after graphs."""
+
+    in_step: list[int]
+    between: list[int]
+    prefill: list[int]
+
+
+def sort_gaps(spans: Sequence[Span], laid: Laid) -> CallGaps:
+    """Tell gaps inside a graph (a launch of several spans) from those between launches.
+
+    `prefill` are the latter before the first graph; all are `between` where there is no graph.
+    """
+    counts, gaps = Counter(span.launch for span in spans), CallGaps([], [], [])
+    first_graph = next((i for i, span in enumerate(spans) if counts[span.launch] > 1), 0)
+    for i in range(1, len(spans)):
+        inside = spans[i].launch == spans[i - 1].launch
+        outside = gaps.prefill if i <= first_graph else gaps.between
+        (gaps.in_step if inside else outside).append(laid.gap[i])
+    return gaps
 
 
 def call_figures(

@@ -33,7 +33,7 @@ def _row(group: Sequence[Timed], busy: float, floor: Floor | None) -> OpRow:
     op, us = group[0].op, sum(one.us for one in group)
     counted = [one.kernels for one in group if one.kernels is not None]
     figures: dict[str, Any] = {}
-    if moved := sum(map(_bytes, group)):
+    if moved := sum(one.op.moves for one in group):
         figures = {"bytes_step": moved, "gb_per_s": moved / us / 1e3 if us else None}
         if floor is not None:
             least = 1e6 * moved / floor.bandwidth
@@ -74,8 +74,3 @@ def over_floor(step_us: float, rows: Sequence[OpRow], floor: Floor | None) -> di
         return figures
     over = sum(row.us_step for row in rows) - of_bytes
     return figures | {"ops_over_us": over, "beyond_floor_us": of_bytes - least}
-
-
-def _bytes(one: Timed) -> int:
-    """Return what an operation moves."""
-    return one.op.reads + one.op.writes

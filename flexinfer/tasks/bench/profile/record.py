@@ -23,6 +23,11 @@ class Op(NamedTuple):
     writes: int = 0
     layered: bool = False
 
+    @property
+    def moves(self) -> int:
+        """Bytes read and written."""
+        return self.reads + self.writes
+
 
 OTHER = Op("other")
 """What happens between operations."""

@@ -40,6 +40,11 @@ class Standing:
         """The page table's columns, all of which a captured step reads."""
         return int(self.machinery.programs.tables.table.shape[1])
 
+    @property
+    def layers(self) -> int:
+        """How many layers the model has."""
+        return len(self.machinery.programs.decode_decoder.specs)
+
     def restore(self) -> None:
         """Put every slot back to where it stood; the pages it writes from there on are its own."""
         held = self.machinery.programs.state.tensors

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from flexinfer.backends.protocol import Backend
 from flexinfer.engine.outputs import Request
-from flexinfer.errors import FlexinferError
 from flexinfer.tasks.bench.profile.result import Profile
 from flexinfer.tasks.roofline import StepCost
 
@@ -26,7 +25,7 @@ class Subject:
 
 
 Profiler = Callable[[Backend, Subject], Profile]
-"""What profiles a back end between two calls; raises FlexinferError where it cannot."""
+"""What profiles a back end between two calls; raises where it cannot."""
 
 
 def profiled(backend: Backend, subject: Subject) -> Profile:
@@ -34,13 +33,3 @@ def profiled(backend: Backend, subject: Subject) -> Profile:
     from flexinfer.tasks.bench.profile.run import profile_backend
 
     return profile_backend(backend, subject)
-
-
-def tried(
-    profiler: Profiler, backend: Backend, subject: Subject
-) -> tuple[Profile | None, tuple[str, ...]]:
-    """Return the profile, or a notice of why there is none: what was measured before it stands."""
-    try:
-        return profiler(backend, subject), ()
-    except FlexinferError as error:
-        return None, (f"no profile: {error.message}",)

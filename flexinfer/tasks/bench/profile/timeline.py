@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -48,33 +47,6 @@ def lay(spans: Sequence[Span]) -> Laid:
         own.append(max(span.end - max(span.start, reach), 0))
         reach = max(reach, span.end)
     return Laid(tuple(own), tuple(gap))
-
-
-class CallGaps(NamedTuple):
-    """Idle time between the first and the last span: inside a launch, before and after graphs."""
-
-    in_step: tuple[int, ...]
-    between: tuple[int, ...]
-    prefill: tuple[int, ...]
-
-
-def sort_gaps(spans: Sequence[Span], laid: Laid) -> CallGaps:
-    """Tell gaps inside a graph (a launch of several spans) from those between launches.
-
-    `prefill` are the latter before the first graph; all are `between` where there is no graph.
-    """
-    counts = Counter(span.launch for span in spans)
-    firsts = (i for i, span in enumerate(spans) if counts[span.launch] > 1)
-    first_graph = next(firsts, 0)
-    in_step: list[int] = []
-    between: list[int] = []
-    prefill: list[int] = []
-    for i in range(1, len(spans)):
-        if spans[i].launch == spans[i - 1].launch:
-            in_step.append(laid.gap[i])
-        else:
-            (prefill if i <= first_graph else between).append(laid.gap[i])
-    return CallGaps(tuple(in_step), tuple(between), tuple(prefill))
 
 
 def split_at(spans: Sequence[Span], mark: str) -> list[list[Span]]:

@@ -1,10 +1,15 @@
-"""Decode steps under the profiler: what each operation takes on the device, and the gaps."""
+"""Decode steps under torch.profiler (CUPTI): what each operation takes on the device, and gaps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
 from typing import NamedTuple
+
+import torch
+from torch._C._autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 from flexinfer.errors import EnvironmentUnfit
 from flexinfer.tasks.bench.profile.programs import recorded
@@ -12,11 +17,37 @@ from flexinfer.tasks.bench.profile.record import Op, Recorder
 from flexinfer.tasks.bench.profile.standing import Standing
 from flexinfer.tasks.bench.profile.step import Timed
 from flexinfer.tasks.bench.profile.timeline import Span, lay, short_name, split_at
-from flexinfer.tasks.bench.profile.trace import MARK, mark, tracing
 
+MARK = "spin_kernel"
+"""Part of the name of the kernel that `mark` launches; nothing else launches it."""
+WAITS = ("Sync", "Wait Event")
+"""How the names of events end that are no work."""
 COMPILED = "blocks are compiled as a whole: rows are kernels, not operations"
 Marked = Sequence[tuple[Op, Sequence[Span]]]
 """Every operation of a step run by single launches, with its kernels."""
+
+
+def mark() -> None:
+    """Launch a kernel that does nothing and is known by its name: a mark in the trace."""
+    torch.cuda._sleep(0)  # type: ignore[no-untyped-call]  # torch's own has no annotations
+
+
+@contextmanager
+def tracing() -> Iterator[list[Span]]:
+    """Give a list that holds, once the block has ended, what ran in it, sorted by start."""
+    spans: list[Span] = []
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as session:
+        yield spans
+        torch.cuda.synchronize()
+    assert session.profiler is not None
+    assert session.profiler.kineto_results is not None
+    for event in session.profiler.kineto_results.events():
+        if event.device_type() == DeviceType.CUDA and not event.name().endswith(WAITS):
+            start = event.start_ns()
+            end = start + event.duration_ns()
+            spans.append(Span(event.name(), start, end, event.correlation_id()))
+    spans.sort(key=lambda span: (span.start, span.end))
 
 
 class Played(NamedTuple):
@@ -30,10 +61,10 @@ class Played(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """The operations of a played step, and what is to be said of them."""
+    """The operations of a step, the step as it was played, and what is to be said of them."""
 
     timed: tuple[Timed, ...]
-    played: Played
+    played: Played | None = None
     remark: str | None = None
 
 

@@ -67,15 +67,23 @@ def test_it_is_in_every_format() -> None:
     assert "profile of a decode step" not in render(run(fake_rig()[0]), "table")
 
 
-def test_where_it_fails_the_figures_stand() -> None:
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (EnvironmentUnfit("no counters here"), "no counters here"),
+        (RuntimeError("CUDA out of memory"), "CUDA out of memory"),
+        (AssertionError(), "AssertionError"),
+    ],
+)
+def test_where_it_fails_the_figures_stand(error: Exception, why: str) -> None:
     def profiler(backend: Backend, subject: Subject) -> Profile:
-        raise EnvironmentUnfit("no counters here")
+        raise error
 
     rig, _ = fake_rig()
     report = run(replace(rig, profiler=profiler), small(profile=True))
     assert report.verdict == "ok"
     assert report.results[0].decode_tps_median is not None
-    assert report.results[0].notices[-1] == "no profile: no counters here"
+    assert report.results[0].notices[-1] == f"no profile: {why}"
 
 
 def test_what_cannot_be_profiled_is_refused_before_anything_runs() -> None:

@@ -116,7 +116,7 @@ def test_a_traced_step_and_call(backend: FlexBackend, monkeypatch: pytest.Monkey
             device.kernel("some_kernel", launch=at)
 
     monkeypatch.setattr(run, "player", lambda held: (play, True))
-    found = run._on_device(held, Subject(requests=REQUESTS))
+    found = run.profile_step(held, Subject(requests=REQUESTS), on_device=True)
     step = found.step
     assert (found.timed_by, found.remarks, step.kernels) == ("device", (), count)
     assert step.busy_us == pytest.approx(2.0 * count)

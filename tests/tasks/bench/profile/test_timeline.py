@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flexinfer.tasks.bench.profile.call import call_figures
-from flexinfer.tasks.bench.profile.timeline import (
-    CallGaps,
-    Span,
-    lay,
-    short_name,
-    sort_gaps,
-    split_at,
-)
+from flexinfer.tasks.bench.profile.call import CallGaps, call_figures, sort_gaps
+from flexinfer.tasks.bench.profile.timeline import Span, lay, short_name, split_at
 
 
 def spans(*given: tuple[int, int, int]) -> list[Span]:
@@ -47,12 +40,12 @@ GRAPHS = spans(
 
 
 def test_whose_gaps_are() -> None:
-    assert sort_gaps(GRAPHS, lay(GRAPHS)) == CallGaps((1, 1), (6, 7), (3, 1))
+    assert sort_gaps(GRAPHS, lay(GRAPHS)) == CallGaps([1, 1], [6, 7], [3, 1])
 
 
 def test_without_a_graph_all_gaps_are_between_launches() -> None:
     apart = [span._replace(launch=i) for i, span in enumerate(GRAPHS)]
-    assert sort_gaps(apart, lay(apart)) == CallGaps((), (3, 1, 1, 6, 1, 7), ())
+    assert sort_gaps(apart, lay(apart)) == CallGaps([], [3, 1, 1, 6, 1, 7], [])
 
 
 def test_the_figures_of_a_call_add_up_to_its_wall() -> None:
