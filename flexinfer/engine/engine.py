@@ -80,7 +80,7 @@ class Engine:
         Samples without a seed of their own differ from call to call. Raises UsageError if the
         engine is closed or another call of it is not at its end.
         """
-        machinery = self._ready()
+        self._ready()
         good: dict[int, Request] = {}
         for index, request in enumerate(requests):
             if (error := self._refusal(request)) is None:
@@ -89,6 +89,7 @@ class Engine:
                 ids = request.prompt_token_ids
                 yield RequestOutput(index=index, prompt_token_ids=ids, error=error)
         if good:
+            machinery = self._ready()  # another call may have begun at one of the yields above
             self._calls += 1
             yield from self._run(machinery, good, on_token)
 

@@ -114,6 +114,18 @@ def test_preparation_that_fails(open_engine: Open, monkeypatch: pytest.MonkeyPat
     still_works(engine)
 
 
+def test_a_stream_that_yielded_a_refusal_has_no_claim_yet(open_engine: Open) -> None:
+    engine = open_engine("qwen3")
+    late = engine.stream([request(()), *MANY])
+    assert next(late).error is not None
+    stream = engine.stream(MANY)
+    first = next(stream)
+    with pytest.raises(UsageError, match="one call at a time"):
+        next(late)
+    assert len([first, *stream]) == len(MANY)
+    still_works(engine)
+
+
 def test_a_second_stream_while_one_is_open_is_refused(open_engine: Open) -> None:
     engine = open_engine("qwen3")
     stream = engine.stream(MANY)
