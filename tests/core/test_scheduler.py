@@ -269,17 +269,38 @@ def test_writing_a_page_that_others_read_is_caught() -> None:
     assert a.slot != b.slot
 
 
-def test_an_interrupted_step_leaves_no_entry_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_step_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(scheduler: Scheduler) -> bool:
         raise KeyboardInterrupt
 
     engine = rollout()
-    gone = one(engine, prompt_length=1, new_tokens=2)
+    gone = [one(engine, prompt_length=1, new_tokens=2) for _ in range(2)]
     with monkeypatch.context() as patch:
         patch.setattr(Scheduler, "_make_room", interrupt)
         with pytest.raises(KeyboardInterrupt):
             engine.scheduler.next_step()
-    engine.abort(gone)
+    for sequence in gone:
+        engine.abort(sequence)
     other = one(engine, prompt_length=1, new_tokens=2)
-    assert step_of(engine).entries == (other,)
+    step = step_of(engine)
+    assert step.entries == (other,)
+    assert step.page_writes == (PageWrite(0, 0, other.pages[0]),)
+    engine.drain()
+
+
+def test_an_interrupted_step_copies_no_page_to_another_sequence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(scheduler: Scheduler) -> bool:
+        raise KeyboardInterrupt
+
+    engine = rollout()
+    samples = engine.add(6, [3, 3], 3)
+    step_of(engine)
+    with monkeypatch.context() as patch:
+        patch.setattr(Scheduler, "_make_room", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.scheduler.next_step()
+    engine.abort(samples[1])
+    assert not step_of(engine).page_copies
     engine.drain()
