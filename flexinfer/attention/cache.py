@@ -59,10 +59,11 @@ class PagedKVCache:
         """
         if not copies:
             return
-        first = next(iter(self._pools.values()))[0]
-        source, target, tokens = upload(np.array(copies, dtype=np.int64).T, first.device)
-        offset = torch.arange(self.page_size, device=first.device)
-        copied_Np1 = (offset < tokens[:, None])[:, :, None]
+        pages = np.array([copy[:2] for copy in copies], dtype=np.int64).repeat(
+            [copy.tokens for copy in copies], axis=0
+        )
+        offset = np.concatenate([np.arange(copy.tokens) for copy in copies])
+        device = next(iter(self._pools.values()))[0].device
+        source, target = upload(pages.T * self.page_size + offset, device)
         for pool in (tensor for pair in self._pools.values() for tensor in pair):
-            paged = pool.view(1, pool.shape[1], self.n_pages, self.page_size, pool.shape[3])
-            paged[:, :, target] = torch.where(copied_Np1, paged[:, :, source], paged[:, :, target])
+            pool[:, :, target] = pool[:, :, source]
