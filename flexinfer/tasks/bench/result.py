@@ -20,7 +20,7 @@ DEFINITIONS: Mapping[str, str] = {
     "the whole call, prefill included; median and best over the rounds that are not flagged",
     "n_decoded_tokens": "decoded tokens of one round, all samples together",
     "prefill_tokens": "positions of one round that prefill computed: a prompt that its samples "
-    "share counts once; its last token is left to the first decode step where that alone is new",
+    "share counts once: its further samples begin in a decode step, with its last token",
     "prefill_tps": "prompt tokens over the median wall clock of a call with one new token",
     "ttft_s": "median over the requests of the timed rounds, from the call's start",
     "step_ms": "decode steps of the timed rounds, host wall clock",
