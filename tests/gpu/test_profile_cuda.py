@@ -11,9 +11,8 @@ import torch
 from flexinfer.backends.flex import FlexBackend
 from flexinfer.engine.engine import Engine
 from flexinfer.models.catalog import build_decoder
-from flexinfer.tasks.bench.profile.result import Profile
+from flexinfer.tasks.bench.profile.result import Profile, Subject
 from flexinfer.tasks.bench.profile.run import profile_backend
-from flexinfer.tasks.bench.profile.subject import Subject
 from flexinfer.tasks.roofline import step_cost
 from tests.support.cuda import LIMITS, cast, wide_on_cuda
 from tests.support.engines import assert_idle, request

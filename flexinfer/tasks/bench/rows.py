@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
 
-from flexinfer.backends.choose import load_checkpoint
 from flexinfer.backends.protocol import Backend, Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.errors import FlexinferError, UsageError
@@ -18,52 +15,13 @@ from flexinfer.tasks.bench.gate import Gate
 from flexinfer.tasks.bench.memory import peak, reset_peak
 from flexinfer.tasks.bench.plan import blank_rows
 from flexinfer.tasks.bench.probe import check_output
-from flexinfer.tasks.bench.profile.result import Profile
-from flexinfer.tasks.bench.profile.subject import Profiler, Subject, profiled
+from flexinfer.tasks.bench.profile.result import Profile, Subject
 from flexinfer.tasks.bench.progress import Once, Progress
 from flexinfer.tasks.bench.result import BenchResult
+from flexinfer.tasks.bench.rig import Profiler, Rig, profiled
 from flexinfer.tasks.bench.rounds import Clock, measure, requests_for
-from flexinfer.tasks.bench.tuning import tune_checkpoint
 from flexinfer.tasks.bench.workload import workload
-from flexinfer.tasks.environment import environment
-from flexinfer.tasks.roofline import StepCost, copy_bandwidth, step_cost
-from flexinfer.weights.names import resolve
-
-
-def named(model: str) -> str:
-    """Return the name under which the weights of `--model` are reported; raises UsageError."""
-    return resolve(model).name
-
-
-def torch_environment() -> Mapping[str, Any]:
-    """Return the environment with the device that torch will run on."""
-    import torch
-
-    assert torch
-    return environment()
-
-
-def checkpoint_cost(checkpoint: Checkpoint) -> StepCost | None:
-    """Return what a decode step of `checkpoint` reads, None where it shows no module."""
-    if checkpoint.module is None:
-        return None
-    from flexinfer.models.catalog import build_decoder
-
-    return step_cost(checkpoint.module, build_decoder(checkpoint.module).specs)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rig:
-    """What bench touches outside itself; a test hands in fakes."""
-
-    load: Callable[[str, ModelOptions, Report], Checkpoint] = load_checkpoint
-    model_name: Callable[[str], str] = named
-    environment: Callable[[], Mapping[str, Any]] = torch_environment
-    cost: Callable[[Checkpoint], StepCost | None] = checkpoint_cost
-    bandwidth: Callable[[str], float | None] = copy_bandwidth
-    profiler: Profiler = profiled
-    tune: Callable[[Checkpoint, Report], Sequence[str]] = tune_checkpoint
-    clock: Clock = time.perf_counter
+from flexinfer.tasks.roofline import StepCost
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,8 @@ from flexinfer.tasks.bench.format import FORMATS, render
 from flexinfer.tasks.bench.plan import blank_rows
 from flexinfer.tasks.bench.progress import Once
 from flexinfer.tasks.bench.result import BenchReport, BenchResult, Comparison
-from flexinfer.tasks.bench.rows import Listener, Rig, measured_rows, prepare
+from flexinfer.tasks.bench.rig import Rig
+from flexinfer.tasks.bench.rows import Listener, measured_rows, prepare
 from flexinfer.tasks.bench.stats_file import check_writable, write_stats
 from flexinfer.tasks.bench.tuning import check_tunable
 from flexinfer.tasks.environment import now

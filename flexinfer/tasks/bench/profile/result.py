@@ -1,11 +1,28 @@
-"""What a profile reports: frozen figures; None is "does not apply" or "cannot be told".
+"""What a profile is of, and what it reports; None is "does not apply" or "cannot be told".
 
 Units: `_us` microseconds, `_ms` milliseconds, `_s` seconds; GB are 10**9 bytes; `_pct` of 100.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from flexinfer.engine.outputs import Request
+from flexinfer.tasks.roofline import StepCost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The requests of a round, the median wall clock of the rounds, and the parts of the floor.
+
+    Every request asks for two new tokens at least. `bandwidth` is in bytes a second.
+    """
+
+    requests: Sequence[Request]
+    wall_s: float | None = None
+    cost: StepCost | None = None
+    bandwidth: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,9 @@ from flexinfer.backends.flex import FlexBackend
 from flexinfer.backends.protocol import Backend
 from flexinfer.tasks.bench.profile.call import call_figures, traced_call
 from flexinfer.tasks.bench.profile.figures import Floor, kernels_per_layer, op_rows, over_floor
-from flexinfer.tasks.bench.profile.result import Profile, StepFigures
+from flexinfer.tasks.bench.profile.result import Profile, StepFigures, Subject
 from flexinfer.tasks.bench.profile.standing import Standing, stand
 from flexinfer.tasks.bench.profile.step import host_timed, player, step_us
-from flexinfer.tasks.bench.profile.subject import Subject
 from flexinfer.tasks.bench.profile.traced import Traced, traced
 
 LEAST_OF_TRACE = 0.8

@@ -14,8 +14,7 @@ import pytest
 from flexinfer.backends.protocol import Backend
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import EnvironmentUnfit, UsageError
-from flexinfer.tasks.bench.profile.result import OpRow, Profile, StepFigures
-from flexinfer.tasks.bench.profile.subject import Subject
+from flexinfer.tasks.bench.profile.result import OpRow, Profile, StepFigures, Subject
 from flexinfer.tasks.bench.run import BenchConfig, render, run_bench
 from flexinfer.tasks.roofline import StepCost
 from tests.support.fake_backend import FakeBackend, fake_rig, run, small

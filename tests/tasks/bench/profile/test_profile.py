@@ -14,9 +14,9 @@ from flexinfer.models.catalog import build_decoder
 from flexinfer.tasks.bench.profile import run, traced
 from flexinfer.tasks.bench.profile.programs import recorded
 from flexinfer.tasks.bench.profile.record import Recorder
+from flexinfer.tasks.bench.profile.result import Subject
 from flexinfer.tasks.bench.profile.run import HOST, profile_backend
 from flexinfer.tasks.bench.profile.standing import MOST_STEPS, stand
-from flexinfer.tasks.bench.profile.subject import Subject
 from flexinfer.tasks.bench.profile.timeline import Span
 from flexinfer.tasks.roofline import step_cost
 from tests.support.engines import assert_idle, make_engine, request, tiny

@@ -1,0 +1,64 @@
+"""What bench touches outside itself; heavy imports wait until they are needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flexinfer.backends.choose import load_checkpoint
+from flexinfer.backends.protocol import Backend, Checkpoint
+from flexinfer.config import ModelOptions, Report
+from flexinfer.tasks.bench.profile.result import Profile, Subject
+from flexinfer.tasks.bench.rounds import Clock
+from flexinfer.tasks.bench.tuning import tune_checkpoint
+from flexinfer.tasks.environment import environment
+from flexinfer.tasks.roofline import StepCost, copy_bandwidth, step_cost
+from flexinfer.weights.names import resolve
+
+Profiler = Callable[[Backend, Subject], Profile]
+"""What profiles a back end between two calls; raises where it cannot."""
+
+
+def named(model: str) -> str:
+    """Return the name under which the weights of `--model` are reported; raises UsageError."""
+    return resolve(model).name
+
+
+def torch_environment() -> Mapping[str, Any]:
+    """Return the environment with the device that torch will run on."""
+    import torch
+
+    assert torch
+    return environment()
+
+
+def checkpoint_cost(checkpoint: Checkpoint) -> StepCost | None:
+    """Return what a decode step of `checkpoint` reads, None where it shows no module."""
+    if checkpoint.module is None:
+        return None
+    from flexinfer.models.catalog import build_decoder
+
+    return step_cost(checkpoint.module, build_decoder(checkpoint.module).specs)
+
+
+def profiled(backend: Backend, subject: Subject) -> Profile:
+    """Profile the engine of this package."""
+    from flexinfer.tasks.bench.profile.run import profile_backend
+
+    return profile_backend(backend, subject)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rig:
+    """All of it; a test hands in fakes."""
+
+    load: Callable[[str, ModelOptions, Report], Checkpoint] = load_checkpoint
+    model_name: Callable[[str], str] = named
+    environment: Callable[[], Mapping[str, Any]] = torch_environment
+    cost: Callable[[Checkpoint], StepCost | None] = checkpoint_cost
+    bandwidth: Callable[[str], float | None] = copy_bandwidth
+    profiler: Profiler = profiled
+    tune: Callable[[Checkpoint, Report], Sequence[str]] = tune_checkpoint
+    clock: Clock = time.perf_counter
