@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 
 from flexinfer.errors import WriteFailed
 from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.table import TileTable
 from flexinfer.kernels.fast.tile_format import as_text, in_order, shipped, well_formed
 from flexinfer.kernels.fast.tile_store import (
@@ -99,6 +100,7 @@ MALFORMED: list[Any] = [
     {"matmul": {"128x512": {"1": [*FIRST[:-1], True]}}},
     {"matmul": {"128x512": {"1": [16, 64, 128, 3, 4, 4, 1]}}},
     {"matmul": {"9" * 5000 + "x512": {"1": None}}},
+    {"matmul": {"128x512": {"01": None}}},
     {"whole": {"128x512": {"1": FIRST}}},
     {"decode": {"4x128x8": {"1": None}}},
     {"decode": {"4x128x8": {"1": [24, 4, 2, 3]}}},
@@ -124,6 +126,13 @@ def test_tiles_that_a_kernel_would_choke_on_are_ignored(tiles: Any) -> None:
     path_of(DEVICE).write_text(altered(tiles=tiles))
     assert read(DEVICE).tiles == {}
     assert "its tiles are malformed" in str(read(DEVICE).problem)
+
+
+@pytest.mark.parametrize("measured", [{}, {"9": [64, 64, 4, 3]}])
+def test_prefill_has_one_tile_whatever_it_is_filed_under(measured: dict[str, list[int]]) -> None:
+    write(DEVICE, {"prefill": {"128": measured}}, "2026-01-02")
+    found = TileTable.of_device(DEVICE).prefill(128)
+    assert found == (PrefillTile(64, 64, 4, 3) if measured else TileTable({}).prefill(128))
 
 
 def test_another_triton_wants_its_own(cache: Path) -> None:

@@ -47,9 +47,9 @@ class TileTable:
 
     def prefill(self, head_dim: int) -> PrefillTile:
         """Return the tile of prefill attention; the default fits 99 KB of shared memory (sm_86)."""
-        found = self._entries.get("prefill", {}).get(str(head_dim))
+        found = self._find("prefill", str(head_dim), 0)
         if found is not None:
-            return PrefillTile(*found["0"])
+            return PrefillTile(*found)
         if head_dim <= 128:
             return PrefillTile(128, 64, 8, 3)
         return PrefillTile(64 if head_dim <= 256 else 32, 32, 8, 2)

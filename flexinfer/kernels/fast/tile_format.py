@@ -52,7 +52,7 @@ def _shape(kind: str, name: str, measured: Any) -> bool:
 
 def _number(text: str) -> bool:
     """Return whether a name is a plain number, of no more digits than any shape has."""
-    return text.isascii() and text.isdigit() and len(text) < 10
+    return text.isascii() and text.isdigit() and len(text) < 10 and str(int(text)) == text
 
 
 def _entry(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
