@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from flexinfer.attention.choose import (
     choose_attention,
     decode_options,
     prefill_options,
-    triton_obstacle,
 )
 from flexinfer.attention.dense import DenseKernels
 from flexinfer.attention.flex import FlexKernels
@@ -28,13 +26,13 @@ from flexinfer.attention.tables import PageTables
 from flexinfer.config import EngineConfig
 from flexinfer.core.pages import PagePool
 from flexinfer.core.scheduler import Scheduler
+from flexinfer.engine.forms import Forms, forms_of, obstacle_of
 from flexinfer.engine.limits import Limits, known_positions, limits
 from flexinfer.engine.memory import PagePlan, available_memory, human, plan_pages
-from flexinfer.engine.programs import Feed, Lookup, Programs, look_up, plain_feed
+from flexinfer.engine.programs import Programs
 from flexinfer.engine.state import SlotState
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.kernels.compiled import CompiledOps
-from flexinfer.kernels.ops import Ops
 from flexinfer.models.catalog import build_decoder
 from flexinfer.models.decoder import Decoder, unchanged
 from flexinfer.weights.load import LoadedModel
@@ -63,7 +61,7 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     graphs = _graphs(config.cuda_graphs, on_cuda)
     decoder = build_decoder(loaded.module)
     choice = _choice(config, decoder, weight)
-    forms = _forms(choice, device)
+    forms = forms_of(choice, device)
     decoder = decoder if forms.ops is None else decoder.with_ops(forms.ops)
     longest, page, cut = _limits(config, loaded, PAGE_SIZE[device.type])
     plan = _plan(decoder, config, page, longest, weight)
@@ -152,45 +150,6 @@ def _choice(config: EngineConfig, decoder: Decoder, weight: Tensor) -> Choice:
     if tuned:
         wanted = "flex"
     return choose_attention(wanted, on, shutil.which("g++"), obstacle_of(decoder, weight))
-
-
-def obstacle_of(decoder: Decoder, weight: Tensor) -> str | None:
-    """Return why the own kernels cannot serve a model where its weights lie, None if they can."""
-    device = weight.device
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
-    dims = sorted({spec.head_dim for spec in decoder.specs})
-    installed = find_spec("triton") is not None
-    return triton_obstacle(device.type, capability, dims, weight.dtype.itemsize, installed)
-
-
-@dataclass(frozen=True)
-class Forms:
-    """The fast forms in use (None: plain): operations, tiles, sampler; and what to say of it."""
-
-    ops: Ops | None = None
-    tiles: Any = None
-    feed: Feed = plain_feed
-    lookup: Lookup = look_up
-    notices: tuple[str, ...] = ()
-
-
-def _forms(choice: Choice, device: torch.device) -> Forms:
-    """Import and build the Triton forms that go with a choice; flex takes the sampler alone.
-
-    The compiler fuses the plain sampler into a reduction over the vocabulary that it cannot build.
-    """
-    if choice.name == "dense" or (choice.name == "flex" and device.type != "cuda"):
-        return Forms()
-    from flexinfer.kernels.fast.sampler import sample_and_feed
-
-    if choice.name == "flex":
-        return Forms(feed=sample_and_feed)
-    from flexinfer.kernels.fast.gather import gather_rows
-    from flexinfer.kernels.fast.ops import TritonOps
-    from flexinfer.kernels.fast.table import TileTable
-
-    tiles = TileTable.of_device(torch.cuda.get_device_name(device))
-    return Forms(TritonOps(tiles), tiles, sample_and_feed, gather_rows, tiles.notices)
 
 
 def _kernels(

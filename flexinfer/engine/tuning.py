@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from flexinfer.config import Report, quiet
+from flexinfer.engine.forms import obstacle_of
 from flexinfer.engine.memory import memory_told
-from flexinfer.engine.setup import obstacle_of
 from flexinfer.errors import EnvironmentUnfit
 from flexinfer.models.catalog import build_decoder
 
