@@ -46,7 +46,7 @@ class Standing:
         return len(self.machinery.programs.decode_decoder.specs)
 
     def restore(self) -> None:
-        """Put every slot back to where it stood; the pages it writes from there on are its own."""
+        """Put every slot back to where it stood; nobody will read what it writes from there on."""
         held = self.machinery.programs.state.tensors
         held.tokens.copy_(self.tokens)
         held.positions.copy_(self.positions)
