@@ -148,7 +148,7 @@ class Stage:
         config = SimpleNamespace(model_type="fake", to_dict=lambda: self.config)
         return SimpleNamespace(
             name=options.model,
-            module=SimpleNamespace(config=config),
+            module=SimpleNamespace(config=config, parameters=lambda: ()),
             tokenizer=ByteTokenizer(),
             generation_config=self.generation_config,
             eos_ids=frozenset({EOS}),

@@ -19,7 +19,7 @@ call, prefill included.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
@@ -34,6 +34,7 @@ from flexinfer.tasks.bench.rows import Listener, measured_rows, prepare
 from flexinfer.tasks.bench.stats_file import check_writable, write_stats
 from flexinfer.tasks.bench.tuning import check_tunable
 from flexinfer.tasks.environment import now
+from flexinfer.tasks.threads import own_threads
 
 __all__ = [
     "FORMATS",
@@ -129,4 +130,7 @@ def _rows(
         if config.tune:
             for line in rig.tune(job.checkpoint, listener.report):
                 listener.notice(line)
-        yield from measured_rows(job, config, listener, rig.clock)
+        with own_threads(job.checkpoint.module) as threads:
+            listener.notice(*threads)
+            for row in measured_rows(job, config, listener, rig.clock):
+                yield replace(row, notices=(*threads, *row.notices))

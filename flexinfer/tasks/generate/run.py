@@ -20,6 +20,7 @@ from flexinfer.tasks.environment import document, now
 from flexinfer.tasks.generate.records import Record, refusals
 from flexinfer.tasks.generate.requests import GenerateConfig, Plan, fit, make_plan
 from flexinfer.tasks.generate.serve import Tally, serve
+from flexinfer.tasks.threads import own_threads
 
 if TYPE_CHECKING:
     from flexinfer.engine.engine import Engine
@@ -113,10 +114,10 @@ def run_generate(
     engine_config = fit(config.engine, plan.requests.values(), loaded) if loaded else config.engine
     progress = quiet if on_text else report  # a bar would draw over text that streams
     with ExitStack() as stack:
-        engine = None
+        engine, threads = None, stack.enter_context(own_threads(loaded.module if loaded else None))
         if loaded and plan.requests:
             engine = stack.enter_context(open_engine(loaded, engine_config, progress))
-        notices = (*_notices(loaded, engine), f"sampling: {describe(sampling)}")
+        notices = (*_notices(loaded, engine), *threads, f"sampling: {describe(sampling)}")
         for line in notices:
             notice(line)
         served, compiled = perf_counter(), _compile_s(engine)
