@@ -33,7 +33,7 @@ _flexinfer() {
         doctor:--mode)
             COMPREPLY=($(compgen -W "bf16 lora 4bit grpo" -- "$current")); return ;;
         doctor:--check)
-            COMPREPLY=($(compgen -W "python headers torch driver device cuda-graphs transformers triton peft bitsandbytes flash-attn-4 accelerate datasets trl vllm compiler flex-128 flex-256 flex-512 model memory hub token cache disk env-allocator env-launch-blocking env-compile env-inductor env-triton env-offline" -- "$current")); return ;;
+            COMPREPLY=($(compgen -W "version python headers torch driver device cuda-graphs transformers triton peft bitsandbytes flash-attn-4 accelerate datasets trl vllm compiler flex-128 flex-256 flex-512 model memory hub token cache disk env-allocator env-launch-blocking env-compile env-inductor env-triton env-offline" -- "$current")); return ;;
     esac
     case $command in
         '') words='generate bench doctor --json --quiet -q --debug --version --help -h' ;;

@@ -6,25 +6,22 @@ import difflib
 
 from flexinfer.backends.protocol import Checkpoint
 from flexinfer.config import ModelOptions, Report, quiet
-from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.errors import UsageError
+from flexinfer.unsupported import lacks, refuse
 
-READY = ("flex",)
-PLANNED = ("hf", "hf-cb", "vllm")
+BACKENDS = ("flex", "hf", "hf-cb", "vllm")
 
 
 def check_backend(name: str) -> None:
     """Raise UsageError for an unknown back end, EnvironmentUnfit for one that is yet to come."""
-    if name in READY:
+    if name in BACKENDS:
+        ready = [known for known in BACKENDS if not lacks(f"--backend {known}")]
+        refuse(f"--backend {name}", hint="this version has: " + ", ".join(ready))
         return
-    if name in PLANNED:
-        raise EnvironmentUnfit(
-            f"--backend {name} is not in this version",
-            hint="this version has: " + ", ".join(READY),
-        )
-    near = difflib.get_close_matches(name.lower(), READY + PLANNED, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name.lower(), BACKENDS, n=1, cutoff=0.4)
     raise UsageError(
         f"--backend {name!r} is unknown",
-        hint=f"did you mean {near[0]}?" if near else "known: " + ", ".join(READY + PLANNED),
+        hint=f"did you mean {near[0]}?" if near else "known: " + ", ".join(BACKENDS),
     )
 
 

@@ -10,10 +10,16 @@ from typing import Any, get_type_hints
 
 import typer
 
+from flexinfer.unsupported import marked
+
 
 def option(*names: str, panel: str, metavar: str | None = None, help: str = "") -> Any:
-    """Declare an option: its spellings, the section of --help it stands in, its value's name."""
-    return typer.Option(*names, rich_help_panel=panel, metavar=metavar, help=help)
+    """Declare an option: its spellings, the section of --help it stands in, its value's name.
+
+    `help` is given a mark where this version has not got it.
+    """
+    text = marked(names, metavar, help)
+    return typer.Option(*names, rich_help_panel=panel, metavar=metavar, help=text)
 
 
 def grouped(command: Callable[..., int]) -> Callable[..., int]:

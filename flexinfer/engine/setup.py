@@ -35,6 +35,7 @@ from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.kernels.compiled import CompiledOps
 from flexinfer.models.catalog import build_decoder
 from flexinfer.models.decoder import Decoder, unchanged
+from flexinfer.unsupported import refuse
 from flexinfer.weights.load import LoadedModel
 
 PAGE_SIZE = {"cuda": 32, "cpu": 16}
@@ -95,7 +96,7 @@ def _refuse_later(config: EngineConfig) -> None:
         ("--batch-invariant", config.batch_invariant),
     ):
         if asked:
-            raise EnvironmentUnfit(f"{flag} is not supported by this version")
+            refuse(flag)
 
 
 def _idle(config: EngineConfig, on_cuda: bool) -> tuple[str, ...]:

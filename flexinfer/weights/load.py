@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flexinfer.config import ModelOptions, Report, quiet
-from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory
+from flexinfer.errors import NotEnoughMemory, UsageError
+from flexinfer.unsupported import refuse
 from flexinfer.weights import names
 from flexinfer.weights.families import check_transformers, text_config
 
@@ -86,12 +87,14 @@ def _build(source: Source, options: ModelOptions, report: Report) -> tuple[Any, 
 
 
 def _refuse_later(options: ModelOptions) -> None:
-    """Refuse options that this version does not carry out; none is ever ignored."""
+    """Refuse options that this version does not carry out or that lack their object."""
+    if options.lora_mode == "runtime" and options.adapter is None:
+        raise UsageError("--lora-mode runtime has no adapter to run", hint="give --adapter DIR")
     if options.adapter is not None:
         names.check_adapter(options.adapter)
-        raise EnvironmentUnfit("--adapter is not supported by this version")
+        refuse("--adapter")
     if options.load_in_4bit:
-        raise EnvironmentUnfit("--load-in-4bit is not supported by this version")
+        refuse("--load-in-4bit")
 
 
 def _eos_ids(generation: Mapping[str, Any], *further: Any) -> frozenset[int]:

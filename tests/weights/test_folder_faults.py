@@ -205,9 +205,10 @@ def test_an_adapter_or_gguf_folder_gets_its_own_hint(folder: Path) -> None:
 def test_options_of_later_versions_are_never_ignored(folder: Path) -> None:
     assert "no such folder" in message_of(folder, adapter=str(folder / "none"))
     assert "the rank must be 1 or more" in message_of(folder, adapter="random:0")
-    unsupported = "is not supported by this version"
+    unsupported = "is not in this version"
     assert unsupported in message_of(folder, EnvironmentUnfit, adapter="random:8")
     assert unsupported in message_of(folder, EnvironmentUnfit, load_in_4bit=True)
+    assert "--lora-mode runtime has no adapter" in message_of(folder, lora_mode="runtime")
 
 
 def test_too_little_memory_is_told_before_any_is_taken(

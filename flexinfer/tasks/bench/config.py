@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from flexinfer.backends.choose import check_backend
 from flexinfer.config import SamplingParams
-from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.errors import UsageError
+from flexinfer.unsupported import refuse
 
 N_PROMPTS, MOST_AT_ONCE = 64, 256
 """Prompts of a round, and sequences decoded at once, where nobody says."""
@@ -140,9 +141,7 @@ def _check_report(path: str | None) -> None:
     kinds = (".html", ".png")
     ok = path.lower().endswith(kinds)
     _check(ok, "--report", path, f"a file that ends in {' or '.join(kinds)}")
-    raise EnvironmentUnfit(
-        "--report is not in this version", hint="take --stats-path FILE or --format json, csv or md"
-    )
+    refuse("--report", hint="take --stats-path FILE or --format json, csv or md")
 
 
 def _check(ok: bool, flag: str, value: object, allowed: str) -> None:

@@ -33,7 +33,7 @@ def bitsandbytes(context: Context) -> Finding:
         return broken(context, BITSANDBYTES, found, wrong)
     if older(found, BITSANDBYTES.minimum):
         why = f"flexinfer needs {dotted(BITSANDBYTES.minimum)} or newer"
-        return unfit(context.mode == "4bit", found, why, BITSANDBYTES.fix)
+        return unfit(BITSANDBYTES.needed(context.mode), found, why, BITSANDBYTES.fix)
     return ok(f"{found}, 4-bit product right on {facts['device']} (error {facts['error']:.1g})")
 
 

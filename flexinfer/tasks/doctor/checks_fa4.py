@@ -14,6 +14,7 @@ FA4 = Package(
     minimum=(),
     modes=frozenset(),
     purpose="prefill on Hopper and newer",
+    option="--fa4-prefill",
 )
 HOPPER = (9, 0)
 GQA_FIX = 11

@@ -7,6 +7,7 @@ from flexinfer.tasks.doctor.context import Context
 from flexinfer.tasks.doctor.memory_plan import BATCH, MemoryPlan, plan, weight_bytes
 from flexinfer.tasks.doctor.report import Finding, fail, ok, skip, unfit, warn
 from flexinfer.tasks.doctor.shapes import shapes
+from flexinfer.unsupported import lacks
 from flexinfer.weights.families import refuse
 from flexinfer.weights.names import TINY
 
@@ -59,7 +60,8 @@ def _verdict(context: Context, planned: MemoryPlan, free: float, why: str) -> Fi
     fits = planned.largest_batch(free)
     short = f"{work} need {_gb(planned.needed())}, {_gb(free)} are free"
     if fits == 0:
-        fewer_bits = "" if context.mode == "4bit" else "--load-in-4bit, "
+        spared = context.mode == "4bit" or lacks("--load-in-4bit")
+        fewer_bits = "" if spared else "--load-in-4bit, "
         fix = f"free memory, {fewer_bits}or {SMALLER}"
         return unfit(context.target.asked, f"does not fit: {short}", why, fix)
     return warn(

@@ -69,6 +69,7 @@ VLLM = Package(
     minimum=(0, 22),
     modes=frozenset(),
     purpose="a back end to compare with",
+    option="--backend vllm",
 )
 KNOWN_VLLM: Mapping[Release, str] = {(1, 16): ">=0.22.0,<=0.31.0"}
 """TRL release -> the vLLM it supports, where its metadata does not say."""
@@ -121,4 +122,6 @@ def vllm(context: Context) -> Finding:
     if within(found, asked):
         return ok(pair, f"TRL asks for vllm{asked}" if asked else "the range is not known")
     why = f"TRL {trl} supports vllm{asked} and imports it where it is installed"
-    return unfit(context.mode == "grpo", pair, why, f'pip install "vllm{asked}", or uninstall vllm')
+    return unfit(
+        TRL.needed(context.mode), pair, why, f'pip install "vllm{asked}", or uninstall vllm'
+    )

@@ -8,12 +8,14 @@ from flexinfer.tasks.doctor.context import Context
 from flexinfer.tasks.doctor.probe import Probe
 from flexinfer.tasks.doctor.report import Finding, Mode, fail, ok, skip, unfit
 from flexinfer.tasks.doctor.versions import Release, dotted, older
+from flexinfer.unsupported import OF_MODE, lacks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
     """A package by distribution and module; `modes` need it, `minimum` () is any version.
 
+    `option` is one that uses it where no mode does.
     `names` are taken from the module when it is tried, since some load their parts late.
     """
 
@@ -23,12 +25,23 @@ class Package:
     modes: frozenset[Mode]
     purpose: str
     names: tuple[str, ...] = ()
+    option: str = ""
 
     @property
     def fix(self) -> str:
         """The command that installs or updates it."""
         bound = f">={dotted(self.minimum)}" if self.minimum else ""
         return f'pip install -U "{self.distribution}{bound}"'
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that would use it is yet to come."""
+        uses = [OF_MODE.get(mode, "") for mode in self.modes] or [self.option]
+        return all(map(lacks, uses))
+
+    def needed(self, mode: Mode) -> bool:
+        """Whether `mode` needs it and this version has that mode."""
+        return mode in self.modes and not lacks(OF_MODE.get(mode, ""))
 
 
 def is_there(context: Context, package: Package) -> bool:
@@ -40,7 +53,10 @@ def is_there(context: Context, package: Package) -> bool:
 
 def absent(context: Context, package: Package) -> Finding:
     """Judge a package that is not installed."""
-    if context.mode in package.modes:
+    if package.idle:
+        why = f"for {package.purpose}; nothing in this version uses it"
+        return skip("not installed", why)
+    if package.needed(context.mode):
         why = f"--mode {context.mode} needs it: {package.purpose}"
         return fail("not installed", why, package.fix)
     return skip("not installed", f"optional: {package.purpose}", package.fix)
@@ -54,7 +70,7 @@ def version(context: Context, package: Package, probe: Probe) -> str:
 
 def broken(context: Context, package: Package, found: str, error: str) -> Finding:
     """Judge a package that is installed but does not work."""
-    needed = context.mode in package.modes
+    needed = package.needed(context.mode)
     why = f"it is installed but broken; --mode {context.mode} "
     why += "needs it" if needed else "works without it, but other packages may trip over it"
     return unfit(needed, f"{found}: {error}", why, _repair(package, error))
@@ -70,7 +86,7 @@ def examine(context: Context, package: Package) -> Finding:
         return broken(context, package, found, probe.error)
     if older(found, package.minimum):
         why = f"flexinfer needs {dotted(package.minimum)} or newer for {package.purpose}"
-        return unfit(context.mode in package.modes, found, why, package.fix)
+        return unfit(package.needed(context.mode), found, why, package.fix)
     return ok(found)
 
 

@@ -17,6 +17,7 @@ from flexinfer.tasks.doctor import (
     checks_packages,
     checks_python,
     checks_variables,
+    checks_version,
 )
 from flexinfer.tasks.doctor.context import Context
 from flexinfer.tasks.doctor.report import Finding
@@ -35,7 +36,8 @@ class Check:
 
 def list_checks() -> tuple[Check, ...]:
     """Return every check; categories are contiguous."""
-    return (*_machine(), *_packages(), *_kernels(), *_model(), *_hub(), *_variables())
+    own = _check("version", "Version", checks_version.version, "flexinfer has what --mode asks for")
+    return (own, *_machine(), *_packages(), *_kernels(), *_model(), *_hub(), *_variables())
 
 
 def select(names: Iterable[str]) -> tuple[Check, ...]:
