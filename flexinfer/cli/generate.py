@@ -143,8 +143,10 @@ def generate(
     from flexinfer.tasks.generate.records import refusals
     from flexinfer.tasks.generate.requests import GenerateConfig
     from flexinfer.tasks.generate.resume import read_finished
-    from flexinfer.tasks.generate.run import run_generate
+    from flexinfer.tasks.generate.run import model_name, run_generate
 
+    if model.model is not None:
+        model_name(model.model)
     form = output.form(from_file=asked.input is not None)
     settings, given = engine.config(), sampling.given()
     refuse_same(asked.input, output.output)

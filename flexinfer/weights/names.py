@@ -16,6 +16,8 @@ TINY = "tiny-gemma4"
 LARGE = "gemma-4-E2B-it"
 SIMILAR = 0.45
 """From this ratio of difflib on a name is a slip of an alias; below it any would be a guess."""
+SIMILAR_START = 0.8
+"""The same for the beginning of an alias, of which a few letters say less."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -81,11 +83,21 @@ def resolve(model: str) -> ModelName:
 
 
 def nearest(model: str) -> str | None:
-    """Return the alias that is spelled most like `model` or begins with it; None where none is."""
+    """Return the alias that `model`, or a beginning that is spelled like it, means; else None."""
     typed, by_lower = model.lower(), {alias.lower(): alias for alias in ALIASES}
+    begun = next((alias for alias in by_lower if typed and alias.startswith(typed)), None)
     close = difflib.get_close_matches(typed, by_lower, n=1, cutoff=SIMILAR)
-    begun = (alias for alias in by_lower if typed and alias.startswith(typed))
-    return by_lower.get(next(iter(close), None) or next(begun, ""))
+    if begun is None and (name := _nearly_begun(typed, by_lower)):
+        return name
+    return by_lower.get(begun or next(iter(close), ""))
+
+
+def _nearly_begun(typed: str, by_lower: Mapping[str, str]) -> str | None:
+    """Return the first alias that begins almost as `typed`: a letter more, less or other."""
+    lengths = range(len(typed) - 1, len(typed) + 2) if len(typed) > 3 else ()
+    begins = {alias[:n]: name for alias, name in reversed([*by_lower.items()]) for n in lengths}
+    close = difflib.get_close_matches(typed, begins, n=1, cutoff=SIMILAR_START)
+    return begins[close[0]] if close else None
 
 
 def check_adapter(adapter: str) -> None:

@@ -48,6 +48,15 @@ def test_wrong_usage(
     assert hint is None or hint in lines[1]
 
 
+@pytest.mark.parametrize("words", [[], ["a"], ["a", "--input", "x"]])
+def test_an_unknown_model_is_named_whatever_else_is_missing(command: Any, words: list[str]) -> None:
+    result = command("generate", "--model", "nonsense", *words)
+    lines = check_form(result.stderr)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--model 'nonsense' is no alias" in lines[0]
+    assert "tiny-gemma4" in lines[1]
+
+
 class OutOfMemoryError(RuntimeError):
     """As torch names it."""
 

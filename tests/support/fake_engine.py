@@ -165,6 +165,7 @@ def install(patch: pytest.MonkeyPatch, stage: Stage) -> None:
     """Put the fakes in place."""
     from flexinfer.tasks.generate import run
 
+    patch.setattr(run, "model_name", lambda model: model)
     patch.setattr(run, "load_model", stage.load)
     patch.setattr(run, "open_engine", stage.open)
 

@@ -85,6 +85,9 @@ def test_a_missing_path_is_refused(model: str) -> None:
         ("qwen3-4b-bse", "qwen3-4b-base"),
         ("llama3.2-3b", "llama-3.2-3b-instruct"),
         ("smollm2", "smollm2-135m-instruct"),
+        ("smolm2", "smollm2-135m-instruct"),
+        ("SmolLM", "smollm2-135m-instruct"),
+        ("gema", "gemma-4-E2B-it"),
         ("llama", "llama-3.2-1b-instruct"),
     ],
 )
@@ -94,7 +97,7 @@ def test_an_unknown_name_suggests_the_nearest_alias(typed: str, meant: str) -> N
     assert f"nearest alias: {meant};" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("typed", ["zzzzqqq", "gpt2-xl", "mistral", "4"])
+@pytest.mark.parametrize("typed", ["zzzzqqq", "zzzz", "nonsense", "gpt2-xl", "mistral", "4"])
 def test_where_no_alias_is_near_all_are_listed_and_none_is_pushed(typed: str) -> None:
     with pytest.raises(UsageError) as caught:
         names.resolve(typed)

@@ -37,16 +37,36 @@ def read_finished(path: Path, ids: Sequence[str | int | None]) -> dict[str | int
     return {name: records[name] for name in named if name in records}
 
 
+def check_model(finished: Mapping[str | int, Record], model: str) -> None:
+    """Raise UsageError where a finished record is of another model than `model`."""
+    for name, record in finished.items():
+        made = record.get("model")
+        if made != model:
+            raise UsageError(
+                f"--resume: record {name!r} was made with model {made!r}, not {model!r}",
+                hint=f"give --model {made}, or write to another file",
+            )
+
+
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raise UsageError where a finished record was made from other values than asked for now."""
     for key, value in new.items():
         if old.get(key) != value:
-            raise made_otherwise(old["id"], key)
+            raise made_otherwise(old["id"], key, _differences(old.get(key), value))
 
 
-def made_otherwise(name: str | int | None, key: str) -> UsageError:
+def made_otherwise(name: str | int | None, key: str, differences: str = "") -> UsageError:
     """Return what to raise where record `name` was made from another `key` than asked for now."""
-    return UsageError(f"--resume: record {name!r} was made with another {key}", hint=_SAME)
+    said = f"--resume: record {name!r} was made with another {key}"
+    return UsageError(said + (f" ({differences})" if differences else ""), hint=_SAME)
+
+
+def _differences(old: object, new: object) -> str:
+    """Return which keys of two objects differ, and how; nothing where they are no objects."""
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return ""
+    keys = [key for key in {**new, **old} if old.get(key) != new.get(key)]
+    return "; ".join(f"{key} {old.get(key)}, now {new.get(key)}" for key in keys)
 
 
 def in_order(records: Sequence[Record], order: Sequence[str | int | None]) -> list[Record]:

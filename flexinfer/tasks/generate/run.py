@@ -19,6 +19,7 @@ from flexinfer.config import (
 from flexinfer.tasks.environment import document, now
 from flexinfer.tasks.generate.records import Record, refusals
 from flexinfer.tasks.generate.requests import GenerateConfig, Plan, fit, make_plan
+from flexinfer.tasks.generate.resume import check_model
 from flexinfer.tasks.generate.serve import Tally, serve
 from flexinfer.tasks.threads import own_threads
 
@@ -107,6 +108,7 @@ def run_generate(
     grows. Raises UsageError, EnvironmentUnfit or NotEnoughMemory where nothing could start.
     """
     started_at, start = now(), perf_counter()
+    check_model(config.finished, model_name(config.model.model))
     refused = refusals(config.items)
     loaded = load_model(config.model, report) if len(refused) < len(config.items) else None
     sampling = resolve_sampling(config.sampling, loaded.generation_config if loaded else {})
@@ -137,6 +139,13 @@ def run_generate(
         resumed=plan.resumed,
         tally=tally,
     )
+
+
+def model_name(model: str) -> str:
+    """Return the name under which records keep what `--model` says; raises UsageError."""
+    from flexinfer.weights.names import resolve
+
+    return resolve(model).name
 
 
 def load_model(options: ModelOptions, report: Report) -> LoadedModel:

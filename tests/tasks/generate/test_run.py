@@ -102,9 +102,18 @@ def test_a_resumed_run_of_other_options_is_refused_before_anything_runs(stage: S
     finished = {0: whole[0]}
     with pytest.raises(UsageError, match="made with another prompt_token_ids"):
         run(items("other", "b"), finished=finished)
-    with pytest.raises(UsageError, match="made with another sampling"):
-        run(items("a", "b"), finished=finished, sampling={"temperature": 0.5})
+    said = r"made with another sampling \(temperature 0.0, now 0.5; n 1, now 2\)"
+    with pytest.raises(UsageError, match=said):
+        run(items("a", "b"), finished=finished, sampling={"temperature": 0.5, "n": 2})
     assert len(stage.engines) == 1
+
+
+def test_a_run_of_another_model_is_refused_by_its_name_before_loading(stage: Stage) -> None:
+    _, (whole,) = run(items("a"))
+    with pytest.raises(UsageError, match="record 0 was made with model 'other', not 'm'") as caught:
+        run(items("a"), finished={0: whole | {"model": "other"}})
+    assert "--model other" in str(caught.value.hint)
+    assert len(stage.options) == 1
 
 
 def test_nothing_left_to_do_builds_no_engine(stage: Stage) -> None:
