@@ -41,7 +41,8 @@ def guard(action: Callable[[], int], debug: bool) -> int:
         return stop.exit_code
     except KeyboardInterrupt as stop:
         terminated = isinstance(stop, Terminated)
-        say("terminated" if terminated else "interrupted")
+        word, cure = "terminated" if terminated else "interrupted", str(stop)
+        say(f"{word} ({cure})" if cure else word)
         return TERMINATED if terminated else INTERRUPTED
     except Exception as error:
         if debug:

@@ -24,6 +24,7 @@ from flexinfer.cli.options import (
     CommonFlags,
     ModelFlags,
 )
+from flexinfer.cli.remarks import remarks, resumable
 from flexinfer.config import resolve_sampling
 from flexinfer.errors import UsageError
 
@@ -153,13 +154,23 @@ def generate(
     with Console(quiet=common.quiet) as console, opened(output.output) as file:
         items = _items(asked, raw=model.chat_template == "none")
         ids = [item.id for item in items]
+        for line in remarks(items, output.output, form, output.resume):
+            console.notice(line)
         finished = read_finished(Path(output.output), ids) if output.resume else {}
         options = model.options(engine.seed, console.notice)
         config = GenerateConfig(
             model=options, engine=settings, items=items, sampling=given, finished=finished
         )
         single = len(items) == 1 and sampling.n in (None, 1)
-        results = Results(file, form, items, finished, as_json=common.as_json, single=single)
+        results = Results(
+            file,
+            form,
+            items,
+            finished,
+            as_json=common.as_json,
+            single=single,
+            resumable=resumable(items, output.output, form),
+        )
         results.announce(refusals(config.items).values())
         report = run_generate(
             config,

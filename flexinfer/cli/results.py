@@ -37,12 +37,14 @@ class Results:
         *,
         as_json: bool,
         single: bool,
+        resumable: bool,
     ) -> None:
         """Write to `file`, or stdout; raises WriteFailed.
 
-        A `single` sample is shown while it grows (`live`) where a person reads stdout.
+        A `single` sample is shown while it grows (`live`) where a person reads stdout. An
+        interruption tells of --resume where the work is `resumable` and some of it is written.
         """
-        self._form, self._as_json = form, as_json
+        self._form, self._as_json, self._resumable = form, as_json, resumable
         self._ids = [item.id for item in items]
         self._made = list(finished.values())
         self._failures, self._announced = 0, set[tuple[object, str]]()
@@ -97,6 +99,8 @@ class Results:
         if self._as_json and not isinstance(ended_by, BrokenPipeError | WriteFailed):
             document = report.as_dict(in_order(self._made, self._ids))
             print_data(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+        if isinstance(ended_by, KeyboardInterrupt) and self._resumable and self._written:
+            raise type(ended_by)("--resume makes the rest") from ended_by
         if ended_by is not None:
             raise ended_by
         return int(report.tally.failed > 0)

@@ -396,3 +396,45 @@ def test_a_run_that_ends_before_its_first_record_touches_no_file(
     source = source if words else tmp_path / "only"
     assert generate("--input", str(source), "--output", str(target), *words).exit_code == code
     assert target.read_text() == before
+
+
+def test_ids_that_repeat_are_told_at_once_and_refused_when_resuming(
+    generate: Any, stage: Stage, tmp_path: Path
+) -> None:
+    same = [{"prompt": "a", "id": "x"}, {"prompt": "b"}, {"prompt": "c", "id": "x"}]
+    source, target = write(tmp_path / "in", *same), str(tmp_path / "out")
+    words = "id 'x' stands on lines 1 and 3 of the input"
+    first = generate("--input", source, "--output", target)
+    assert first.exit_code == 0
+    assert f"{words}, so --resume will not be possible\n" in first.stderr
+    assert "--resume" not in generate("--input", source).stderr
+    again = generate("--input", source, "--output", target, "--resume")
+    assert (again.exit_code, len(stage.options)) == (2, 2)
+    assert again.stderr.startswith(f"error: --resume: {words}\nhint: give each ")
+    write(tmp_path / "in", {"prompt": "a", "id": 1}, {"prompt": "b"})
+    again = generate("--input", source, "--output", target, "--resume")
+    assert "id 1 stands on lines 1 and 2" in again.stderr
+
+
+def test_records_that_are_replaced_are_counted(generate: Any, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    assert "replacing" not in generate("a", "b", "", "--output", str(target)).stderr
+    said = generate("a", "c", "--output", str(target)).stderr
+    assert said.startswith(f"replacing 2 records of {target} (--resume keeps them)\n")
+    assert "replacing" not in generate("a", "c", "--output", str(target), "--resume").stderr
+    said = generate("a", "--output", str(target)).stderr
+    assert said.startswith(f"replacing 2 records of {target}\n"), "it resumes no other run"
+    said = generate("a", "--output", str(target), "--format", "text").stderr
+    assert said.startswith(f"replacing 1 record of {target}\n"), "no text is resumed"
+    target.write_text("a\n[1]\n{\n")
+    assert "replacing" not in generate("a", "--output", str(target)).stderr
+
+
+def test_an_interruption_says_what_resumes(generate: Any, tmp_path: Path) -> None:
+    target = str(tmp_path / "out.jsonl")
+    last = [generate("a", "interrupt", "--output", target).stderr.splitlines()[-1]]
+    last += [generate("interrupt", "--output", target).stderr.splitlines()[-1]]
+    source = write(tmp_path / "in", *[{"prompt": p, "id": 1} for p in ("a", "interrupt")])
+    last += [generate("-i", source, "--output", target).stderr.splitlines()[-1]]
+    resumed = "interrupted (--resume makes the rest)"
+    assert last == [resumed, "interrupted", "interrupted"]

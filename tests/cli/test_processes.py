@@ -164,7 +164,7 @@ def test_sigterm_keeps_finished_results(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, rest = process.communicate(timeout=60)
     assert (process.returncode, "Traceback" in rest) == (143, False)
-    assert rest.splitlines()[-1] == "terminated"
+    assert rest.splitlines()[-1] == "terminated (--resume makes the rest)"
     text = target.read_text()
     assert [json.loads(line)["id"] for line in text.splitlines()] == ["one", "three"]
 

@@ -76,6 +76,18 @@ def items_from_file(
         raise UsageError(f"--input {path}: {error.strerror}") from error
 
 
+def repeated_id(items: Iterable[Item]) -> str | None:
+    """Say which id two lines have, or return None where there is none such."""
+    lines: dict[str | int, int | None] = {}
+    for item in items:
+        if item.id in lines:
+            both = f"lines {lines[item.id]} and {item.line}"
+            return f"id {item.id!r} stands on {both} of the input"
+        if item.id is not None:
+            lines[item.id] = item.line
+    return None
+
+
 def require_text(name: str, text: str) -> None:
     """Raise UsageError where the bytes given for option `name` were no UTF-8."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -91,6 +92,15 @@ def read_records(path: Path) -> list[Record]:
         records.append(record)
     whole = _parse(rest)
     return [*records, whole] if whole is not None else records
+
+
+def finished_ids(path: Path) -> list[str | int]:
+    """Return the ids of the finished records among the lines of a file, if it can be read."""
+    if not path.is_file() or not os.access(path, os.R_OK):
+        return []
+    with path.open("rb") as stream:
+        records = [record for line in stream if (record := _parse(line)) is not None]
+    return [record["id"] for record in records if not record.get("error")]
 
 
 def _parse(line: bytes) -> Record | None:
