@@ -66,11 +66,18 @@ def causal_lm(config: PreTrainedConfig) -> type[PreTrainedModel]:
     return _classes(config.model_type)[1]
 
 
+def check_family(raw: Mapping[str, Any], name: str) -> None:
+    """Raise UsageError for a config.json whose text model flexinfer does not run."""
+    refuse(_text_part(raw, name), name)
+
+
 def refuse(text: Mapping[str, Any], name: str) -> None:
     """Raise UsageError by name for mixtures of experts and for families without a walker."""
     family = text.get("model_type")
     if not isinstance(family, str):
-        raise UsageError(f"{name}: config.json names no model_type")
+        raise UsageError(
+            f"{name}: config.json names no model_type", hint="download the checkpoint again"
+        )
     experts = text.get("enable_moe_block") or text.get("num_experts")
     if (experts and family in FAMILIES) or "moe" in family.lower():
         raise UsageError(

@@ -94,7 +94,20 @@ def _reading(path: Path) -> Iterator[None]:
             hint="pip install --upgrade gguf transformers",
         ) from error
     except Exception as error:
-        raise UsageError(f"{path} cannot be read by transformers: {_line(error)}") from error
+        cure = None if _is_whole(path) else "download it again"
+        line = f"{path} cannot be read by transformers: {_line(error)}"
+        raise UsageError(line, hint=cure) from error
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file is sound by its own format's reader, so that another copy would not help."""
+    from gguf import GGUFReader
+
+    try:
+        GGUFReader(path)
+    except Exception:  # the reader raises whatever its parsing runs into
+        return False
+    return True
 
 
 def _line(error: Exception) -> str:

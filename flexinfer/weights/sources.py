@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flexinfer.config import ModelOptions, Report
 from flexinfer.errors import UsageError
 from flexinfer.weights import checkpoint, dummy, fill, gguf, hub, names, tokenizer
+from flexinfer.weights.families import check_family
 from flexinfer.weights.generation import read_generation
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def choose(options: ModelOptions, found: names.ModelName, report: Report) -> Sou
         return Gguf(name=found.name, origin=str(found.gguf), config=config, generation={})
     folder = found.folder or hub.folder(found, report)
     config, generation = _configs(folder)
+    check_family(config, found.name)
     stored = checkpoint.stored_tensors(folder)
     return Folder(
         name=found.name, origin=str(folder), config=config, generation=generation, stored=stored

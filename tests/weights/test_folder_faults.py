@@ -56,6 +56,12 @@ def test_a_truncated_file_is_named(folder: Path, name: str, size: int) -> None:
     assert name in message_of(folder)
 
 
+def test_a_family_that_is_not_run_is_said_before_missing_weights(folder: Path) -> None:
+    edit_config(folder, model_type="gpt2")
+    (folder / WEIGHTS).unlink()
+    assert "is of the family gpt2" in message_of(folder)
+
+
 def test_weights_that_end_early_are_refused(folder: Path) -> None:
     content = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(content[:-100])

@@ -69,11 +69,13 @@ def test_what_is_no_gguf_file_is_refused(content: bytes, tmp_path: Path) -> None
     assert "\n" not in caught.value.message
 
 
-def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [10, 1000, -1000])
+def test_a_truncated_file_is_refused_with_a_cure(end: int, tmp_path: Path) -> None:
     path = write_gguf(tiny(), tmp_path / "tiny.gguf")
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(UsageError, match=r"tiny\.gguf"):
+    path.write_bytes(path.read_bytes()[:end])
+    with pytest.raises(UsageError, match=r"tiny\.gguf") as caught:
         load_file(path)
+    assert caught.value.hint == "download it again"
 
 
 def test_missing_tensors_are_named(tmp_path: Path) -> None:
@@ -89,8 +91,9 @@ def test_other_architectures_are_refused_by_name(
     architecture: str, part: str, tmp_path: Path
 ) -> None:
     path = write_gguf(tiny(), tmp_path / "other.gguf", architecture)
-    with pytest.raises(UsageError, match=part):
+    with pytest.raises(UsageError, match=part) as caught:
         load_file(path)
+    assert caught.value.hint != "download it again", "the file is sound"
 
 
 def test_a_rope_scaling_that_would_be_lost_is_refused(tmp_path: Path) -> None:

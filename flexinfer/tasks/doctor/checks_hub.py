@@ -11,7 +11,7 @@ from flexinfer.tasks.doctor.hub_cache import (
     token_source,
 )
 from flexinfer.tasks.doctor.memory_plan import weight_bytes
-from flexinfer.tasks.doctor.report import Finding, ok, skip, unfit, warn
+from flexinfer.tasks.doctor.report import Finding, fail, ok, skip, unfit, warn
 from flexinfer.tasks.doctor.shapes import shapes
 
 HUB_TIMEOUT_S = 6.0
@@ -25,7 +25,7 @@ SHOWN = 3
 def hub(context: Context) -> Finding:
     """Ask the hub for the model, where its weights are not on this machine."""
     target, address = context.target, endpoint(context.environment)
-    missing = not target.is_local
+    missing = bool(target.name.hub_ids) and not target.is_local
     if variable := offline_variable(context.environment):
         found = f"{variable} is set"
         if not missing:
@@ -75,12 +75,23 @@ def cache(context: Context) -> Finding:
     if target.is_local:
         where = "embedded or local" if target.name.hub_ids == () else "cached"
         return ok(f"{target.label} is {where}; {found}")
-    return ok(f"{target.label} will be downloaded; {found}")
+    if target.name.folder is not None:
+        why = "a folder is loaded as it is, nothing is downloaded into it"
+        return fail(f"{target.name.folder} holds no weights; {found}", why, "download it again")
+    answer = hub(context)
+    if answer.status == "ok":
+        return ok(f"{target.label} will be downloaded; {found}")
+    found = f"{target.label} is not cached and cannot be downloaded; {found}"
+    return unfit(target.asked, found, "see the hub line", answer.fix)
 
 
 def disk(context: Context) -> Finding:
-    """Check that the hub's cache can hold the model, or at least compiled kernels."""
+    """Check that the hub's cache can be written and holds the model, or a few small files."""
     folder, target = cache_folder(context.environment), context.target
+    if not context.environment.writable(folder):
+        why = "models are downloaded to it" + ("; this one is here" if target.is_local else "")
+        fix = "set HF_HOME to a folder that can be written"
+        return unfit(target.asked and not target.is_local, f"{folder} cannot be written", why, fix)
     free = context.environment.disk_free(folder)
     found = f"{free / 1e9:.0f} GB free at {folder}"
     if not target.is_local and target.config is not None:

@@ -12,20 +12,26 @@ from flexinfer.weights.families import refuse
 from flexinfer.weights.names import TINY
 
 SMALLER = f"a smaller model (--model {TINY} fits anywhere)"
+AGAIN = "download the checkpoint again"
 
 
 def model(context: Context) -> Finding:
     """Check that the model asked for is of a family that flexinfer runs."""
     target = context.target
+    if target.fault is not None:
+        cure = target.fault.hint or "give an alias, or a folder that holds a whole checkpoint"
+        return fail(target.label, target.fault.message, cure)
     if target.config is None:
         return skip(f"{target.label}: {target.trouble}", "its shape is known once it is loaded")
     try:
         refuse(target.config, target.label)
         shape = shapes(target.config)
     except UsageError as error:
-        return fail(target.label, error.message, error.hint or SMALLER)
-    except (KeyError, TypeError) as error:
-        return fail(target.label, f"its config.json lacks {error}", "download it again")
+        return fail(target.label, error.message, error.hint or AGAIN)
+    except KeyError as error:
+        return fail(target.label, f"its config.json lacks {error}", AGAIN)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        return fail(target.label, f"its config.json makes no sense: {error}", AGAIN)
     dims = ", ".join(map(str, shape.head_dims))
     size = f"{shape.parameters / 1e9:.2f} B parameters" if shape.parameters >= 1e7 else "tiny"
     return ok(f"{target.label}: {target.family}, {size}, {shape.layers} layers, head_dim {dims}")

@@ -22,7 +22,8 @@ class Environment:
 
     `version_of` and `requires_of` read a distribution's metadata; `findable` says whether a module
     could be imported, without importing it; `run` runs a process, from any thread; `stop` ends all
-    that run; `disk_free` is in bytes; `host_memory` returns (total, available) bytes.
+    that run; `disk_free` is in bytes; `writable` says whether files could be made in a folder;
+    `host_memory` returns (total, available) bytes.
     """
 
     python: tuple[int, int, int]
@@ -37,6 +38,7 @@ class Environment:
     which: Callable[[str], str | None]
     run: Run
     disk_free: Callable[[Path], int]
+    writable: Callable[[Path], bool]
     host_memory: Callable[[], tuple[int, int]]
     stop: Callable[[], None] = lambda: None
 
@@ -61,6 +63,7 @@ def this_machine() -> Environment:
         which=shutil.which,
         run=crew,
         disk_free=_disk_free,
+        writable=_writable,
         host_memory=_host_memory,
         stop=crew.stop,
     )
@@ -92,9 +95,20 @@ def _findable(module: str) -> bool:
 
 def _disk_free(path: Path) -> int:
     """Return the free bytes where `path` is, or where it would be made."""
-    while not path.exists() and path != path.parent:
+    return shutil.disk_usage(_existing(path)).free
+
+
+def _writable(path: Path) -> bool:
+    """Whether files can be made in the folder `path`, or in the one where it would be made."""
+    there = _existing(path)
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+def _existing(path: Path) -> Path:
+    """Return the nearest of `path` and its parents that exists and can be reached."""
+    while not os.path.exists(path) and path != path.parent:
         path = path.parent
-    return shutil.disk_usage(path).free
+    return path
 
 
 def _host_memory() -> tuple[int, int]:

@@ -48,7 +48,13 @@ def run_doctor(
         finally:
             machine.stop()
     report("done", len(checks), len(checks))
-    return DoctorReport(checks=results, strict=config.strict)
+    shown = tuple(line for line in results if _is_shown(line, config.checks))
+    return DoctorReport(checks=shown, strict=config.strict)
+
+
+def _is_shown(line: CheckResult, asked: Sequence[str]) -> bool:
+    """Whether a line was asked for, or says why one that was asked for could not be looked at."""
+    return not asked or line.name in asked or line.status == "fail" or line.found == _NOT_RUN
 
 
 def _results(

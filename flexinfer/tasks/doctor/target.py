@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flexinfer.errors import EnvironmentUnfit
+from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.tasks.doctor.environment import Environment
 from flexinfer.tasks.doctor.hub_cache import has_weights, snapshot
+from flexinfer.weights.checkpoint import read_json
 from flexinfer.weights.names import ModelName, choose_default, config_file, resolve
 
 
@@ -19,7 +19,7 @@ class Target:
     """A model by name; `config` is its text model's, None where no config.json is at hand.
 
     `asked` says that the user named it; `folder` holds its weights, where they are on this machine;
-    `trouble` says in one line why a config could not be read.
+    `trouble` says in one line why there is no config; `fault`, that it is there but cannot be read.
     """
 
     name: ModelName
@@ -27,6 +27,7 @@ class Target:
     config: Mapping[str, Any] | None = None
     folder: Path | None = None
     trouble: str = ""
+    fault: UsageError | None = None
 
     @property
     def label(self) -> str:
@@ -53,27 +54,30 @@ def find_target(environment: Environment, model: str | None, cuda: bool) -> Targ
             f"--model {model}: the hub's library cannot be imported: {error}",
             hint="pip install -U huggingface_hub",
         ) from error
-    config, folder, trouble = _look(environment, name)
-    return Target(name=name, asked=model is not None, config=config, folder=folder, trouble=trouble)
-
-
-def _look(
-    environment: Environment, name: ModelName
-) -> tuple[Mapping[str, Any] | None, Path | None, str]:
-    """Return (config, folder with weights, trouble) of a model."""
     cached = [path for repo in name.hub_ids if (path := snapshot(environment, repo))]
     folders = [path for path in (name.folder, *cached) if path is not None]
     complete = next((path for path in folders if has_weights(path)), None)
+    known = Target(name=name, asked=model is not None, folder=complete)
     embedded = [config_file(name.config)] if name.config else []
     files = [path / "config.json" for path in folders] + embedded
     if name.gguf is not None:
-        return None, None, "a .gguf file is read when it is loaded"
+        return replace(known, trouble="a .gguf file is read when it is loaded")
     if not files:
-        return None, complete, "its config.json is not on this machine"
+        return replace(known, trouble="its config.json is not on this machine")
     try:
-        return text_part(json.loads(files[0].read_text(encoding="utf-8"))), complete, ""
-    except (OSError, ValueError, TypeError) as error:
-        return None, complete, f"{files[0]} cannot be read: {error}"
+        return replace(known, config=read_config(files[0]))
+    except UsageError as error:
+        return replace(known, trouble=error.message, fault=error)
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """Return the text model's config in a file; raises UsageError where it cannot be read."""
+    try:
+        return text_part(read_json(path))
+    except (AttributeError, TypeError) as error:
+        raise UsageError(
+            f"{path} makes no sense: {error}", hint="download the checkpoint again"
+        ) from error
 
 
 def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -112,6 +112,7 @@ def machine(
         "which": lambda name: f"/usr/bin/{name}" if name in programs else None,
         "run": FakeRun(healthy | dict(answers or {})),
         "disk_free": lambda path: 100 * GIB,
+        "writable": lambda path: True,
         "host_memory": lambda: (2 * memory, memory),
     }
     return Environment(**machine | fields)

@@ -105,6 +105,40 @@ def test_cached_models_are_listed_where_the_variables_say(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("answers", "model", "status"),
+    [
+        (up(**{REPO: 200}), "qwen3-0.6b", "ok"),
+        (up(**{REPO: 404}), "qwen3-0.6b", "fail"),
+        (DOWN, "qwen3-0.6b", "fail"),
+        (DOWN, None, "ok"),
+    ],
+)
+def test_a_download_is_promised_only_where_the_hub_offers_one(tmp_path, answers, model, status):
+    line = look(machine(tmp_path, answers), "cache", model=model)
+    assert line.status == status
+    assert ("will be downloaded" in line.found) is (status == "ok" and model is not None)
+    assert status == "ok" or line.fix
+
+
+def test_a_folder_without_weights_is_never_downloaded(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    line = look(machine(tmp_path, DOWN), "cache", model=str(tmp_path))
+    assert (line.status, "holds no weights" in line.found) == ("fail", True)
+    assert look(machine(tmp_path, DOWN), "hub", model=str(tmp_path)).status == "skip"
+
+
+@pytest.mark.parametrize(("model", "status"), [("qwen3-0.6b", "fail"), (None, "warn")])
+def test_a_cache_that_cannot_be_written(tmp_path, model, status):
+    asked = []
+    here = machine(tmp_path, writable=lambda path: bool(asked.append(path)))
+    line = look(here, "disk", model=model)
+    assert line.status == status
+    assert "cannot be written" in line.found
+    assert "HF_HOME" in line.fix
+    assert asked == [tmp_path / ".cache" / "huggingface" / "hub"]
+
+
+@pytest.mark.parametrize(
     ("free", "model", "status"),
     [(100, "qwen3-4b", "ok"), (6, "qwen3-4b", "fail"), (6, None, "ok"), (2, None, "warn")],
 )

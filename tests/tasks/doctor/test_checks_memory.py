@@ -19,6 +19,12 @@ QWEN_NEED = 8.04e9 + 147456 * 64 * 2048
 """Weights and KV cache of qwen3-4b in bf16, as FACTS of the family give them."""
 
 
+PLAIN = {
+    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 32,
+}  # fmt: skip
+
+
 def gpu(tmp_path, free):
     return machine(tmp_path, {"torch_facts": on_cuda(free=int(free))})
 
@@ -110,7 +116,13 @@ def folder(tmp_path, config):
         ({"model_type": "gemma4", "text_config": {"enable_moe_block": True}}, "mixture"),
         ({"model_type": "mamba"}, "does not run"),
         ({"model_type": "wombat", "num_experts": 4}, "is of the family wombat"),
-        ({"model_type": "qwen3"}, "lacks"),
+        ({"model_type": "qwen3"}, "lacks 'num_hidden_layers'"),
+        ({}, "names no model_type"),
+        ("{", "cannot be read"),
+        ("[]", "holds no JSON object"),
+        ({"model_type": "gemma4", "text_config": 7}, "makes no sense"),
+        (PLAIN | {"num_attention_heads": 0}, "makes no sense"),
+        (PLAIN | {"hidden_size": "wide"}, "makes no sense"),
     ],
 )
 def test_models_that_flexinfer_does_not_run(tmp_path, config, said):
@@ -118,13 +130,18 @@ def test_models_that_flexinfer_does_not_run(tmp_path, config, said):
     assert line.status == "fail"
     assert said in line.why
     assert line.fix
+    assert said == "mixture of experts" or "smaller model" not in line.fix
+
+
+def test_a_folder_without_a_config_is_no_model(tmp_path):
+    line = look(machine(tmp_path), "model", model=str(tmp_path))
+    assert line.status == "fail"
+    assert "has no config.json" in line.why
+    assert line.fix
 
 
 def test_a_multimodal_config_is_read_for_its_text_model(tmp_path):
-    text = {
-        "num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16, "head_dim": 4,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 32,
-    }  # fmt: skip
+    text = {key: value for key, value in PLAIN.items() if key != "model_type"} | {"head_dim": 4}
     path = folder(tmp_path, {"model_type": "gemma4", "text_config": text})
     line = look(machine(tmp_path), "model", model=path)
     assert line.status == "ok", line
@@ -134,7 +151,6 @@ def test_a_multimodal_config_is_read_for_its_text_model(tmp_path):
 @pytest.mark.parametrize("check", ["model", "memory"])
 def test_a_model_whose_config_is_not_here_is_skipped(tmp_path, check):
     assert look(machine(tmp_path), check, model="org/unknown").status == "skip"
-    assert look(machine(tmp_path), check, model=folder(tmp_path, "{")).status == "skip"
     (tmp_path / "some.gguf").touch()
     line = look(machine(tmp_path), check, model=str(tmp_path / "some.gguf"))
     assert (line.status, line.found) == ("skip", "some: a .gguf file is read when it is loaded")

@@ -5,9 +5,11 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -138,5 +140,10 @@ def test_this_machine_answers():
     assert here.findable("json")
     assert not here.findable("no_such_module")
     assert here.disk_free(here.home / "not" / "yet" / "made") > 0
+    assert not here.writable(Path("/dev/null/.cache/hub"))
+    with tempfile.TemporaryDirectory() as folder:
+        assert here.writable(Path(folder, "not", "yet", "made"))
+        os.chmod(folder, 0o555)
+        assert here.writable(Path(folder, "not")) is (os.geteuid() == 0)
     assert here.executable == sys.executable
     assert here.variables["PATH"] == os.environ["PATH"]

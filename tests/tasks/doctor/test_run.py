@@ -32,6 +32,11 @@ def test_what_needs_a_failed_check_is_skipped_all_the_way_down(tmp_path):
     assert made.exit_code == 1
 
 
+def test_only_what_was_asked_for_is_shown(tmp_path):
+    made = doctor(machine(tmp_path), checks=("driver", "python"))
+    assert [c.name for c in made.checks] == ["python", "driver"]
+
+
 def test_a_check_that_breaks_is_a_line_and_the_others_go_on(tmp_path, monkeypatch):
     def breaks(context):
         raise ZeroDivisionError("one\ntwo")

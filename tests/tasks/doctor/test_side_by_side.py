@@ -65,7 +65,9 @@ def test_slow_probes_overlap(tmp_path):
     probes = sum("-P" in argv for argv in here.run.asked)
     assert probes >= 8
     assert wall < probes * NAP_S / 2
-    assert [line.name for line in made.checks] == [check.name for check in select(PACKAGES)]
+    assert [line.name for line in made.checks] == [
+        check.name for check in select(PACKAGES) if check.name in PACKAGES
+    ]
 
 
 @pytest.mark.parametrize(("cores", "most"), [(1, 2), (3, 3), (64, 8)])
