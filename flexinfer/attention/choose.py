@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from flexinfer.errors import EnvironmentUnfit
+from flexinfer.errors import EnvironmentUnfit, UsageError
 
 TRITON_HEAD_DIMS = (64, 128, 256, 512)
 """Head dims that the own decode kernel is compiled and tested for."""
@@ -39,24 +39,37 @@ def triton_obstacle(
 
 
 def choose_attention(
-    wanted: str, device_type: str, compiler: str | None, obstacle: str | None
+    wanted: str,
+    device_type: str,
+    compiler: str | None,
+    obstacle: str | None,
+    tuned: bool = False,
 ) -> Choice:
     """Choose `triton`, `flex` or `dense`.
 
     `compiler` is the path of a C++ compiler (flex on a CPU needs it), `obstacle` what
-    `triton_obstacle` says. Raises EnvironmentUnfit where a forced back end cannot be had.
+    `triton_obstacle` says, `tuned` that kernel options were given, which ask for flex. Raises
+    EnvironmentUnfit where a forced back end cannot be had, UsageError where two are asked for.
     """
+    if tuned and wanted not in ("auto", "flex"):
+        raise UsageError(
+            f"kernel options are flex_attention's and do not go with --attention {wanted}",
+            hint="use --attention flex",
+        )
     if wanted == "triton" and obstacle is not None:
         raise EnvironmentUnfit(
             f"--attention triton cannot be had: {obstacle}", hint="use --attention auto"
         )
-    if wanted == "flex" and device_type == "cpu" and compiler is None:
+    if (tuned or wanted == "flex") and device_type == "cpu" and compiler is None:
+        asked = "kernel options need flex_attention, which" if tuned else "--attention flex"
         raise EnvironmentUnfit(
-            "--attention flex needs a C++ compiler on a CPU, and none was found",
-            hint="install g++ or use --attention dense",
+            f"{asked} needs a C++ compiler on a CPU, and none was found",
+            hint="install g++ or use --attention dense" + (" without them" if tuned else ""),
         )
     if wanted != "auto":
         return Choice(wanted, "asked for")
+    if tuned:
+        return Choice("flex", "kernel options are flex_attention's")
     if obstacle is None:
         return Choice("triton", "CUDA device with own kernels")
     if device_type == "cuda":

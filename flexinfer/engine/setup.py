@@ -31,7 +31,7 @@ from flexinfer.engine.limits import Limits, known_positions, limits
 from flexinfer.engine.memory import PagePlan, available_memory, human, plan_pages
 from flexinfer.engine.programs import Programs
 from flexinfer.engine.state import SlotState
-from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.errors import EnvironmentUnfit
 from flexinfer.kernels.compiled import CompiledOps
 from flexinfer.models.catalog import build_decoder
 from flexinfer.models.decoder import Decoder, unchanged
@@ -41,6 +41,13 @@ from flexinfer.weights.load import LoadedModel
 PAGE_SIZE = {"cuda": 32, "cpu": 16}
 TILE = {"cuda": 128, "cpu": 32}
 """Queries of a prefill tile; on a CPU short prompts are the rule."""
+
+
+COMPILES = (
+    "flex_attention is compiled before the first prefill and the first decode step, which takes "
+    "half a minute or more where nothing of it is cached"
+)
+"""Said on a CPU, where nothing else is compiled and nobody expects the wait."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,8 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     )
     attention = f"attention: {choice.name} ({choice.reason}), {_sight(programs.windows)}"
     said = (*cut, *_notices(graphs, plan, page, longest, config), *_idle(config, on_cuda))
+    if choice.name == "flex" and not on_cuda:
+        said = (*said, COMPILES)
     notices = (attention, *said, *forms.notices)
     return Setup(scheduler, programs, longest, graphs, notices)
 
@@ -143,14 +152,8 @@ def _choice(config: EngineConfig, decoder: Decoder, weight: Tensor) -> Choice:
     """Choose the back end for a model on the device of its weights; kernel options ask for flex."""
     wanted, on = config.attention, weight.device.type
     tuned = bool(config.decode_kernel_options or config.prefill_kernel_options)
-    if tuned and wanted not in ("auto", "flex"):
-        raise UsageError(
-            f"kernel options are flex_attention's and do not go with --attention {wanted}",
-            hint="use --attention flex",
-        )
-    if tuned:
-        wanted = "flex"
-    return choose_attention(wanted, on, shutil.which("g++"), obstacle_of(decoder, weight))
+    obstacle = obstacle_of(decoder, weight)
+    return choose_attention(wanted, on, shutil.which("g++"), obstacle, tuned)
 
 
 def _kernels(

@@ -12,7 +12,7 @@ from flexinfer.attention.choose import (
     prefill_options,
     triton_obstacle,
 )
-from flexinfer.errors import EnvironmentUnfit
+from flexinfer.errors import EnvironmentUnfit, UsageError
 
 
 @pytest.mark.parametrize(
@@ -108,3 +108,24 @@ def test_prefill_fits_shared_memory(head_dim: int) -> None:
     m, n, stages = options["BLOCK_M"], options["BLOCK_N"], options["num_stages"]
     bf16 = 2 * head_dim * (m + 2 * n * max(stages - 1, 1))
     assert bf16 <= 227 * 1024
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tuned", "reason"),
+    [("auto", True, "kernel options are flex_attention's"), ("flex", True, "asked for")],
+)
+def test_kernel_options_ask_for_flex_and_the_reason_says_so(
+    wanted: str, tuned: bool, reason: str
+) -> None:
+    assert choose_attention(wanted, "cpu", "/usr/bin/g++", "no CUDA", tuned) == ("flex", reason)
+
+
+def test_kernel_options_without_a_compiler_name_what_needs_one() -> None:
+    with pytest.raises(EnvironmentUnfit, match="kernel options need flex_attention"):
+        choose_attention("auto", "cpu", None, "no CUDA", tuned=True)
+
+
+@pytest.mark.parametrize("wanted", ["dense", "triton"])
+def test_kernel_options_go_with_flex_alone(wanted: str) -> None:
+    with pytest.raises(UsageError, match=f"--attention {wanted}"):
+        choose_attention(wanted, "cuda", None, None, tuned=True)

@@ -104,7 +104,15 @@ def test_kernel_options_are_checked_and_those_without_effect_said(flag: str) -> 
         make_engine("qwen3", attention="auto", **{name: {"num_warp": 4}})
     assert caught.value.hint == "did you mean num_warps?"
     with make_engine("qwen3", attention="auto", **{name: {"num_warps": 4}}) as engine:
-        assert f"{flag}: num_warps without effect on a CPU" in engine.notices
+        said = engine.notices
+    assert f"{flag}: num_warps without effect on a CPU" in said
+    assert any("(kernel options are flex_attention's)" in line for line in said)
+    assert any("compiled before the first" in line for line in said)
+
+
+def test_where_nothing_is_compiled_no_wait_is_announced() -> None:
+    with make_engine("qwen3", attention="dense") as engine:
+        assert not any("compiled before" in line for line in engine.notices)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def cache(context: Context) -> Finding:
     if answer.status == "ok":
         return ok(f"{target.label} will be downloaded; {found}")
     found = f"{target.label} is not cached and cannot be downloaded; {found}"
-    return unfit(target.asked, found, "see the hub line", answer.fix)
+    return unfit(target.asked, found, f"hub: {answer.found}", answer.fix)
 
 
 def disk(context: Context) -> Finding:
