@@ -36,8 +36,12 @@ class PagePool:
         assert page_size > 0, page_size
         self.n_pages = n_pages
         self.page_size = page_size
-        self._references = [0] * n_pages
-        self._free = list(range(n_pages - 1, SCRATCH, -1))
+        self.reset()
+
+    def reset(self) -> None:
+        """Take every page back from whoever holds it."""
+        self._references = [0] * self.n_pages
+        self._free = list(range(self.n_pages - 1, SCRATCH, -1))
 
     @property
     def free(self) -> int:

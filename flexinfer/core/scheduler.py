@@ -42,8 +42,14 @@ class Scheduler:
         self.preemptions = 0
         self._budget = prefill_tokens
         self._max_seq_length = max_seq_length
-        self._refill = Refill(max_batch_size)
-        self._placement = Placement(pool, max_batch_size)
+        self._max_batch_size = max_batch_size
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every sequence, in whatever state an error or an interrupt left it."""
+        self.pool.reset()
+        self._refill = Refill(self._max_batch_size)
+        self._placement = Placement(self.pool, self._max_batch_size)
         self._waiting: deque[Sequence] = deque()
         self._prefilling: list[Sequence] = []
         self._decoding: list[Sequence] = []

@@ -112,13 +112,11 @@ class Engine:
     def _run(
         self, machinery: Machinery, requests: dict[int, Request], on_token: OnToken | None
     ) -> Iterator[RequestOutput]:
-        """Queue every sample and loop; samples of the same prompt share its pages."""
+        """Run the loop over every sample; samples of the same prompt share its pages."""
         samples = self._samples(requests)
         results = Results(requests, self.tokenizer, self.eos_ids)
         kind = max(kind_of(request.sampling) for request in requests.values())
         loop = Loop(machinery, samples, results, kind, on_token).run()
-        for row in samples:
-            machinery.scheduler.add(row)
         with closing(loop):
             while True:
                 with (

@@ -68,7 +68,7 @@ class Loop:
         kind: SamplerKind,
         on_token: OnToken | None,
     ) -> None:
-        """Take what the call consists of; the rows are queued already."""
+        """Take what the call consists of."""
         self._m, self._samples, self._results = machinery, samples, results
         self._kind, self._on_token = kind, on_token
         self._in_flight: deque[Launched] = deque()
@@ -80,8 +80,10 @@ class Loop:
 
     def run(self) -> Generator[RequestOutput, None, None]:
         """Yield outputs as they complete; on any way out nothing of the call stays behind."""
-        scheduler = self._m.scheduler
+        scheduler, ended = self._m.scheduler, False
         try:
+            for row in self._samples:
+                scheduler.add(row)
             self._prepare()
             while scheduler.has_work or self._in_flight:
                 step = scheduler.next_step()
@@ -91,8 +93,10 @@ class Loop:
                     yield from self._collect(self._in_flight.popleft())
                     if step is None:
                         break
+            ended = True
         finally:
-            self._abandon()
+            if not ended:
+                self._abandon()
 
     def _prepare(self) -> None:
         """Compile and capture the call's bucket before the clock of any request runs."""
@@ -221,18 +225,10 @@ class Loop:
         self._last = now
 
     def _abandon(self) -> None:
-        """Finish what is unfinished, after an error or when the caller walks away.
-
-        Tokens of steps that failed or were read in part count as in flight too.
-        """
-        scheduler = self._m.scheduler
-        if self._m.device.type == "cuda" and scheduler.in_flight:
+        """Forget the call, after an error, an interrupt or when the caller walks away."""
+        if self._m.device.type == "cuda":
             torch.cuda.synchronize()
-        for row in self._samples:
-            if not row.finished:
-                scheduler.finish(row)
-            while row.pending:
-                scheduler.commit(row, 0)
+        self._m.scheduler.reset()
         self._in_flight.clear()
 
 
