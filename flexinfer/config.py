@@ -151,7 +151,9 @@ class _Rule(NamedTuple):
 
 
 _RULES: Mapping[str, _Rule] = {
-    "max_new_tokens": _Rule(Integral, lambda v: v >= 1, "1 or more, in whole numbers"),
+    "max_new_tokens": _Rule(
+        Integral, lambda v: 1 <= v < 2**31, f"1 to {2**31 - 1}, in whole numbers"
+    ),
     "temperature": _Rule(
         Real, lambda v: v == 0 or SCALES[0] <= v <= SCALES[1], "0 (greedy), or 1e-6 to 1e6"
     ),

@@ -9,12 +9,20 @@ from typing import Any
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from flexinfer.cli.failures import guard
+from flexinfer.cli.failures import USAGE, guard
 from flexinfer.cli.signals import terminable
 
 
 class Command(TyperCommand):
     """A command whose --help groups its options by their panel, without starting rich."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options; an error that knows no command is given this one, as others are."""
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE as error:
+            error.ctx = error.ctx or ctx
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each panel, in the order in which the options are declared."""

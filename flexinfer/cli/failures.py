@@ -97,11 +97,29 @@ def _settle_stdout() -> None:
 
 def _usage(error: Any) -> Failure:
     """Turn typer's words about wrong usage into a line and the nearest spelling."""
-    words = " ".join(error.format_message().split())
+    usage = f"{error.ctx.command_path if error.ctx else 'flexinfer'} --help"
+    words = _badly_typed(error) or " ".join(error.format_message().split())
     message, _, near = words.partition(" (Possible options: ")
     if not near:
         message, _, near = message.partition(" Did you mean ")
     names = re.findall(r"[\w-]+", near)
-    hint = f"did you mean {' or '.join(names)}?" if names else "flexinfer --help"
+    hint = f"did you mean {' or '.join(names)}?" if names else usage
     message = re.sub(r"'(--?[\w-]+)'( / '-[\w-]+')*", r"\1", message).rstrip(".")
     return Failure(message[:1].lower() + message[1:], hint, UsageError.exit_code)
+
+
+def _badly_typed(error: Any) -> str | None:
+    """Say in this package's words that an option's value is no number; else None."""
+    kind = re.search(r"valid (integer|number|float)", error.message)
+    if kind is None or not isinstance(error, typer.BadParameter) or error.param is None:
+        return None
+    allowed = "a whole number" if kind[1] == "integer" else "a number"
+    # pydantic keeps the value in the cause, click in the message
+    value = re.search(r"input_value=('.*?'), input_type|^('.*?') is not", _causes(error))
+    found = next(filter(None, value.groups()), None) if value else None
+    return f"{error.param.opts[0]} is {found or 'no number'}; allowed: {allowed}"
+
+
+def _causes(error: Any) -> str:
+    """Return what typer was told by whoever read a value, else its own message."""
+    return str(error.__cause__ or error.message)

@@ -13,13 +13,19 @@ import typer
 from flexinfer.unsupported import marked
 
 
-def option(*names: str, panel: str, metavar: str | None = None, help: str = "") -> Any:
+def option(
+    *names: str,
+    panel: str,
+    metavar: str | None = None,
+    help: str = "",
+    parser: Callable[[str | int], object] | None = None,
+) -> Any:
     """Declare an option: its spellings, the section of --help it stands in, its value's name.
 
-    `help` is given a mark where this version has not got it.
+    `help` is given a mark where this version has not got it; `parser` reads what typer could not.
     """
     text = marked(names, metavar, help)
-    return typer.Option(*names, rich_help_panel=panel, metavar=metavar, help=text)
+    return typer.Option(*names, rich_help_panel=panel, metavar=metavar, help=text, parser=parser)
 
 
 def grouped(command: Callable[..., int]) -> Callable[..., int]:

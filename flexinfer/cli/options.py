@@ -13,9 +13,18 @@ from typing import Annotated, Any, get_args
 
 from flexinfer import config
 from flexinfer.cli.flags import option
-from flexinfer.config import ModelOptions
+from flexinfer.config import ModelOptions, parse_size, resolve_sampling
 
 MODEL, ENGINE, SAMPLING, OUTPUT = "Model", "Engine", "Sampling", "Output"
+
+
+def _tokens(value: str | int) -> int:
+    """Read `--max-new-tokens`, a default included; raises UsageError."""
+    is_number = isinstance(value, int) or value.strip().removeprefix("-").isdecimal()
+    tokens = int(value) if is_number else parse_size(str(value), "--max-new-tokens")
+    resolve_sampling({"max_new_tokens": tokens}, {})
+    return tokens
+
 
 MODEL_NAME = option(
     "--model",
@@ -24,7 +33,13 @@ MODEL_NAME = option(
     metavar="MODEL",
     help="Alias, hub id, folder or .gguf file (default: chosen by the device, and said).",
 )
-MAX_NEW_TOKENS = option("--max-new-tokens", panel=SAMPLING, metavar="N", help="Tokens to generate.")
+MAX_NEW_TOKENS = option(
+    "--max-new-tokens",
+    panel=SAMPLING,
+    metavar="SIZE",
+    help="Tokens to generate.",
+    parser=_tokens,
+)
 TEMPERATURE = option("--temperature", panel=SAMPLING, metavar="T", help="0 is greedy.")
 IGNORE_EOS = option(
     "--ignore-eos/--no-ignore-eos", panel=SAMPLING, help="Go on after an EOS token."

@@ -24,8 +24,17 @@ def check_form(stderr: str) -> list[str]:
         (["genrate", "a"], "no such command 'genrate'", "did you mean generate?"),
         (["generate", "a", "--modle", "x"], "no such option: --modle", "--model"),
         (["--bogus"], "no such option: --bogus", None),
-        (["generate", "a", "--top-k", "many"], "invalid value for --top-k", None),
-        (["generate", "a", "--page-size"], "--page-size", None),
+        (["generate", "a", "--top-k", "many"], "error: --top-k is 'many'; allowed: a whole number",
+         "hint: flexinfer generate --help"),
+        (["bench", "--temperature", "hot"], "error: --temperature is 'hot'; allowed: a number",
+         "hint: flexinfer bench --help"),
+        (["generate", "a", "-n", "1.5"], "error: -n is '1.5'; allowed: a whole number", None),
+        (["generate", "a", "--max-new-tokens", "long"], "'long' is not a size", "4k"),
+        (["generate", "a", "--max-new-tokens", "-1"], "--max-new-tokens is -1; allowed: 1", None),
+        (["generate", "a", "--max-new-tokens", "2147483648"], "allowed: 1 to 2147483647", None),
+        (["bench", "--max-new-tokens", "4G"], "--max-new-tokens is 4000000000; allowed: 1", None),
+        (["generate", "a", "--bogus"], "no such option", "hint: flexinfer generate --help"),
+        (["generate", "a", "--page-size"], "--page-size", "flexinfer generate --help"),
         (["generate", "-m", "m", "a", "--top-k", "-5"], "allowed: 0 or -1 (off)", None),
         (["generate", "-m", "m", "a", "--dtype", "int8"], "auto, bfloat16, float16", None),
         (["generate", "-m", "m", "a", "--kv-memory", "8XB"], "--kv-memory '8XB'", "8GiB"),
@@ -37,7 +46,7 @@ def check_form(stderr: str) -> list[str]:
         (["doctor", "--mode", "fp8"], "bf16, lora, 4bit, grpo", None),
         (["generate"], "no prompt", "flexinfer generate"),
     ],
-)
+)  # fmt: skip
 def test_wrong_usage(
     command: Any, stage: Stage, words: list[str], said: str, hint: str | None
 ) -> None:

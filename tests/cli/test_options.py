@@ -117,6 +117,8 @@ def test_model_options(
 @pytest.mark.parametrize(
     ("words", "name", "value"),
     [
+        (["--max-new-tokens", "4k"], "max_new_tokens", 4000),
+        (["--max-new-tokens", "7"], "max_new_tokens", 7),
         (["--temperature", "0.5"], "temperature", 0.5),
         (["--top-p", "0.9"], "top_p", 0.9),
         (["--top-k", "0"], "top_k", 0),
