@@ -17,6 +17,7 @@ from flexinfer.cli.options import (
     CommonFlags,
     ModelFlags,
 )
+from flexinfer.cli.width import screen_width
 from flexinfer.config import EngineConfig
 from flexinfer.errors import UsageError
 
@@ -136,7 +137,7 @@ def bench(
         if row.error is not None:
             say_failure(f"{row.backend} batch {row.max_batch_size}: {row.error}")
     try:
-        print_data(render(report, form))
+        print_data(render(report, form, screen_width()))
     finally:
         write_stats(report)
     if report.ended_by is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from flexinfer.cli.console import Console, print_data
 from flexinfer.cli.flags import option
 from flexinfer.cli.options import MODEL_NAME, CommonFlags
+from flexinfer.cli.width import screen_width
 
 if TYPE_CHECKING:
     from flexinfer.tasks.doctor.report import CheckResult, DoctorReport
 
 CHECKS = "Checks"
+INDENT = 29
+NARROW = 60
+"""Columns of a screen below which facts stand under the names of their checks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +66,7 @@ def doctor(checks: CheckFlags, common: CommonFlags) -> int:
     else:
         with Console(quiet=common.quiet) as console:
             report = run_doctor(config, console.report)
-        text, body, exit_code = _text(report), report.as_dict(), report.exit_code
+        text, body, exit_code = _text(report, screen_width()), report.as_dict(), report.exit_code
     if common.as_json:
         whole = document("doctor", values, started_at) | body
         text = json.dumps(whole, ensure_ascii=False, indent=2) + "\n"
@@ -69,22 +74,47 @@ def doctor(checks: CheckFlags, common: CommonFlags) -> int:
     return exit_code
 
 
-def _text(report: DoctorReport) -> str:
-    """Return the report as lines under their categories, then the count of each verdict."""
+def _text(report: DoctorReport, width: int | None) -> str:
+    """Return the report as lines under their categories, then the count of each verdict.
+
+    Lines are broken where `width` columns of a screen bound them.
+    """
     lines = []
     for category, results in groupby(report.checks, key=lambda check: check.category):
         lines.append(category)
         for result in results:
-            lines += _lines(result)
+            lines += _lines(result, width)
         lines.append("")
     counts = ", ".join(f"{number} {status}" for status, number in report.counts.items())
-    return "\n".join([*lines, counts]) + "\n"
+    return "\n".join([*lines, *_broken(counts, width)]) + "\n"
 
 
-def _lines(result: CheckResult) -> list[str]:
+def _lines(result: CheckResult, width: int | None) -> list[str]:
     """Return a check's fact and, on lines of their own, the reason and the cure."""
-    head = f"  {result.status:<4}  {result.name:<20} {result.found}"
-    if result.status == "ok":
-        return [f"{head} ({result.why})" if result.why else head]
-    notes = [("why", result.why), ("fix", result.fix)]
-    return [head, *(f"{'':28} {label}: {text}" for label, text in notes if text)]
+    head = f"  {result.status:<4}  {result.name:<20} "
+    fact = (
+        f"{result.found} ({result.why})" if result.status == "ok" and result.why else result.found
+    )
+    notes = [] if result.status == "ok" else [("why", result.why), ("fix", result.fix)]
+    labelled = [f"{label}: {text}" for label, text in notes if text]
+    if width is not None and width < NARROW:
+        indent = " " * 6
+        below = [line for text in (fact, *labelled) for line in _broken(text, width, indent)]
+        return [head.rstrip(), *below]
+    first, *rest = _broken(fact, width, " " * len(head)) or [""]
+    below = [line for text in labelled for line in _broken(text, width, " " * INDENT)]
+    return [head + first.lstrip(), *rest, *below]
+
+
+def _broken(text: str, width: int | None, indent: str = "") -> list[str]:
+    """Return `text` as indented lines of at most `width` columns, words left whole."""
+    if width is None:
+        return [indent + text]
+    return textwrap.wrap(
+        text,
+        max(width, len(indent) + 1),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -71,3 +71,16 @@ def test_which_checks_there_are(command: Any, asked: list[DoctorConfig]) -> None
     assert [check["name"] for check in document["checks"]] == names
     assert {"torch", "flex-128", "flex-256", "flex-512", "memory"} <= set(names)
     assert not asked
+
+
+def test_lines_keep_to_a_narrow_screen(
+    command: Any, asked: list[DoctorConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = command("doctor").stdout
+    monkeypatch.setenv("COLUMNS", "16")
+    narrow = command("doctor").stdout
+    assert max(map(len, narrow.splitlines())) <= 16
+    assert narrow.split() == wide.split()
+    assert "      none" in narrow.splitlines()
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert command("doctor").stdout == wide

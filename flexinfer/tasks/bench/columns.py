@@ -1,4 +1,4 @@
-"""Rows of cells as text: aligned under a rule, or as a Markdown table; the first row is the head.
+"""Rows of cells as text: aligned, as a list or as a Markdown table; the first row is the head.
 
 The first `words` columns are words, which stand to the left; numbers stand to the right.
 """
@@ -18,6 +18,16 @@ def aligned(rows: Rows, words: int = 0) -> list[str]:
         for pairs in (zip(row, widths, strict=True) for row in rows)
     )
     return ["  ".join(row).rstrip() for row in (head, ["-" * width for width in widths], *rest)]
+
+
+def fitted(rows: Rows, words: int = 0, width: int | None = None) -> list[str]:
+    """Return aligned columns, or where they exceed `width` a list of `name: value` for each row."""
+    lines = aligned(rows, words)
+    if width is None or max(map(len, lines)) <= width:
+        return lines
+    head, *rest = rows
+    lists = [[f"{name}: {cell}" for name, cell in zip(head, row, strict=True)] for row in rest]
+    return [line for number, one in enumerate(lists) for line in (*([""] if number else []), *one)]
 
 
 def markdown(rows: Rows, words: int = 0) -> list[str]:

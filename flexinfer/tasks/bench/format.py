@@ -5,30 +5,49 @@ from __future__ import annotations
 import csv
 import io
 import json
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any
 
 from flexinfer.errors import UsageError
-from flexinfer.tasks.bench.columns import aligned, markdown, number
+from flexinfer.tasks.bench.columns import fitted, markdown, number
 from flexinfer.tasks.bench.profile.result import Profile
 from flexinfer.tasks.bench.profile.table import profile_markdown, profile_table
 from flexinfer.tasks.bench.result import DEFINITIONS, BenchReport, BenchResult
 
+NO_ROOFLINE = (
+    "roofline %: none without a CUDA device (the copy bandwidth is its measure) or decode steps"
+)
 Column = tuple[str, Callable[[BenchResult], str]]
 
 
-def render(report: BenchReport, form: str) -> str:
-    """Return `report` in one of FORMATS, ending in a newline; raises UsageError for another."""
+def render(report: BenchReport, form: str, width: int | None = None) -> str:
+    """Return `report` in one of FORMATS, ending in a newline; raises UsageError for another.
+
+    A table goes to a screen of `width` columns, None where nothing bounds its lines.
+    """
     if form not in FORMATS:
         raise UsageError(f"--format is {form!r}; allowed: {', '.join(FORMATS)}")
-    return FORMATS[form](report)
+    return as_table(report, width) if form == "table" else FORMATS[form](report)
 
 
-def as_table(report: BenchReport) -> str:
+def as_table(report: BenchReport, width: int | None = None) -> str:
     """Return aligned columns under a heading, then what needs saying in words."""
-    lines, profiles = aligned(_rows(report)), _profiles(report, profile_table)
-    return "\n".join([*_heading(report), "", *lines, "", *profiles, *_words(report)]) + "\n"
+    lines = fitted(_rows(report), width=width)
+    profiles = _profiles(report, partial(profile_table, width=width))
+    whole = [*_heading(report), "", *lines, "", *profiles, *_words(report)]
+    if width is not None:
+        whole = [part for line in whole for part in _broken(line, width)]
+    return "\n".join(whole) + "\n"
+
+
+def _broken(line: str, width: int) -> list[str]:
+    """Return a line in parts of at most `width` columns, words left whole."""
+    if len(line) <= width:
+        return [line]
+    return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
 
 
 def as_markdown(report: BenchReport) -> str:
@@ -98,6 +117,9 @@ def _heading(report: BenchReport) -> list[str]:
 def _words(report: BenchReport) -> list[str]:
     """Return what the columns cannot hold: the definition, problems, comparisons, the verdict."""
     lines = [f"tok/s: {DEFINITIONS['decode_tps']}"]
+    done = [row for row in report.results if row.error is None]
+    if done and all(row.roofline_pct is None for row in done):
+        lines.append(NO_ROOFLINE)
     for row in report.results:
         label = f"{row.backend} batch {row.max_batch_size}"
         lines += [f"{label}: failed: {row.error}"] if row.error else [f"{label}: {_gate(row)}"]

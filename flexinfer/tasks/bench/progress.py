@@ -10,6 +10,13 @@ from flexinfer.config import Report
 INTERVAL_S = 1.0
 
 
+def duration(seconds: float) -> str:
+    """Write an estimate in minutes and tens of seconds."""
+    minutes, tens = divmod(max(1, round(seconds / 10)), 6)
+    parts = [f"{minutes} min"] * bool(minutes) + [f"{10 * tens} s"] * bool(tens)
+    return " ".join(parts)
+
+
 class Once:
     """Notices to `tell`, each line once: the engines of a sweep have much in common."""
 

@@ -10,10 +10,11 @@ from flexinfer.backends.protocol import Backend
 from flexinfer.config import SamplingParams
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
 from flexinfer.tasks.bench.config import BenchConfig
-from flexinfer.tasks.bench.progress import Progress
+from flexinfer.tasks.bench.progress import Progress, duration
 
 Clock = Callable[[], float]
 PREFILL_CALLS = 3
+TOLD_FROM_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,13 +87,18 @@ def measure(
     exact = config.ignore_eos
     progress.enter("warm-up")
     warm_up = _timed(backend, whole, exact, clock)
-    progress.enter("prefill")
+    expected_s = warm_up.wall_s * config.n_rounds
+    told = expected_s > TOLD_FROM_S
+    then = f", then about {duration(expected_s)} for {config.n_rounds} rounds" if told else ""
+    progress.enter(f"prefill{then}")
     repeats = min(PREFILL_CALLS, config.n_rounds)
     prefill = tuple(_timed(backend, first, True, clock) for _ in range(repeats))
     before = snapshot(backend.stats)
     rounds: list[Call] = []
     for number in range(1, config.n_rounds + 1):
-        progress.enter(f"round {number} of {config.n_rounds}")
+        remaining_s = warm_up.wall_s * (config.n_rounds + 1 - number)
+        left = f", about {duration(remaining_s)} left" if told else ""
+        progress.enter(f"round {number} of {config.n_rounds}{left}")
         rounds.append(_timed(backend, whole, exact, clock))
     during = since(before, backend.stats)
     return Measured(

@@ -190,3 +190,25 @@ def test_a_row_without_figures_renders(form: str) -> None:
 def test_an_unknown_format_is_exit_2(report: BenchReport) -> None:
     with pytest.raises(UsageError, match="table, json, csv, md"):
         render(report, "xml")
+
+
+def test_a_missing_roofline_is_explained_and_only_that(report: BenchReport) -> None:
+    row = report.results[0]
+    assert row.roofline_pct is None
+    for form in ("table", "md"):
+        assert "roofline %: none without a CUDA device" in render(report, form)
+        assert "roofline %: none" not in render(with_row(report, roofline_pct=50.0), form)
+
+
+def test_a_table_wider_than_the_screen_becomes_a_list(report: BenchReport) -> None:
+    wide, narrow = render(report, "table"), render(report, "table", 40)
+    table = next(line for line in wide.splitlines() if line.lstrip().startswith("backend"))
+    assert table in render(report, "table", len(table)).splitlines()
+    assert render(report, "table", len(table)).split() == wide.split()
+    assert table not in render(report, "table", len(table) - 1).splitlines()
+    assert "backend: flex" in narrow.splitlines()
+    assert "tok/s: 11.0" in narrow.splitlines()
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert render(report, "csv", 40) == render(report, "csv")
+    assert narrow.split() != wide.split()
+    assert narrow.endswith("verdict: ok\n")

@@ -221,6 +221,27 @@ def test_progress_is_told() -> None:
     assert [stage for stage, _, _ in told] == ["warm-up", "prefill", "round 1 of 2", "round 2 of 2"]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (20.0, ["prefill", "round 1 of 3", "round 2 of 3", "round 3 of 3"]),
+        (90.0, [
+            "prefill, then about 4 min 30 s for 3 rounds",
+            "round 1 of 3, about 4 min 30 s left",
+            "round 2 of 3, about 3 min left",
+            "round 3 of 3, about 1 min 30 s left",
+        ]),
+    ],
+)  # fmt: skip
+def test_a_long_run_says_after_the_warm_up_how_long(seconds: float, said: list[str]) -> None:
+    told: list[str] = []
+    rig, _ = fake_rig(seconds=lambda call, count, new: seconds if new > 1 else 0.1)
+    run_bench(
+        OPTIONS, EngineConfig(), small(n_rounds=3), lambda *line: told.append(line[0]), rig=rig
+    )
+    assert told[told.index("warm-up") + 1 :][: len(said)] == said
+
+
 def test_an_engines_steps_are_told_once_a_second() -> None:
     clock, told = FakeClock(), list[tuple[str, int, int]]()
     progress = Progress(lambda *line: told.append(line), clock)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flexinfer.tasks.bench.columns import aligned, markdown, number
+from flexinfer.tasks.bench.columns import fitted, markdown, number
 from flexinfer.tasks.bench.profile.result import CallFigures, OpRow, Profile, StepFigures
 
 HEAD = (
@@ -13,9 +13,10 @@ WORDS = 2
 """How many columns are words."""
 
 
-def profile_table(profile: Profile) -> list[str]:
-    """Return aligned lines."""
-    return [*aligned([HEAD, *map(_cells, profile.ops)], WORDS), "", *profile_words(profile)]
+def profile_table(profile: Profile, width: int | None = None) -> list[str]:
+    """Return aligned lines, or a list where they exceed the columns of a screen."""
+    rows = [HEAD, *map(_cells, profile.ops)]
+    return [*fitted(rows, WORDS, width), "", *profile_words(profile)]
 
 
 def profile_markdown(profile: Profile) -> list[str]:
@@ -45,10 +46,15 @@ def _step(step: StepFigures) -> list[str]:
     how = "in a CUDA graph" if step.graph else "without a CUDA graph"
     lines = [
         f"a step of {step.rows} rows at context {step.mean_context:.0f} {how}: "
-        f"{step.step_us:.1f} us, of which operations {step.busy_us:.1f}"
+        f"{step.step_us:.1f} us"
     ]
-    if step.gaps_us is not None:
-        lines[0] += f" and gaps {step.gaps_us:.1f}"
+    if step.gaps_us is None:
+        lines[0] += (
+            f"; its operations add up to {step.busy_us:.1f}, timed in a run of their own in which "
+            "marking each takes time, too"
+        )
+    else:
+        lines[0] += f", of which operations {step.busy_us:.1f} and gaps {step.gaps_us:.1f}"
     if step.traced_gaps_us is not None:
         layer = step.kernels_per_layer
         each = "" if layer is None else f", {layer:.1f} a layer"
