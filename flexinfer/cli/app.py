@@ -10,7 +10,7 @@ from typing import Any
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from flexinfer.cli.failures import USAGE, guard
-from flexinfer.cli.signals import terminable
+from flexinfer.cli.signals import interruptible, terminable
 
 
 class Command(TyperCommand):
@@ -56,7 +56,8 @@ class Group(TyperGroup):
         options = words[: words.index("--")] if "--" in words else words
 
         def run() -> int:
-            with self.make_context(prog_name or "flexinfer", list(words)) as context:
+            context = self.make_context(prog_name or "flexinfer", list(words))
+            with interruptible(), context:
                 return int(self.invoke(context) or 0)
 
         with terminable():

@@ -198,6 +198,28 @@ def test_a_second_sigterm_interrupts_no_rescue() -> None:
     assert process.returncode == 143
 
 
+SWALLOWED = """
+import os, signal, sys
+import flexinfer.tasks.generate.run as run
+from flexinfer.cli.main import app
+
+def load(options, report):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        raise RuntimeError("imported by halves") from None
+
+run.load_model = load
+app(["generate", "a", "-m", "tiny-gemma4"])
+"""
+
+
+def test_an_interruption_that_an_import_swallowed_is_still_one() -> None:
+    process = start([sys.executable, "-c", SWALLOWED])
+    assert process.communicate(timeout=60) == ("", "interrupted\n")
+    assert process.returncode == 130
+
+
 def test_an_ignored_sigterm_stays_ignored() -> None:
     process = start(["bash", "-c", f"trap '' TERM; exec {' '.join(GENERATE)} wait"])
     assert process.stderr is not None

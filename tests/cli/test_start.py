@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +54,25 @@ def test_doctor_starts_where_torch_is_missing() -> None:
 def test_the_package_imports_no_torch() -> None:
     code = f"import flexinfer, sys; sys.exit(any(m in sys.modules for m in {HEAVY!r}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+INTERRUPTED = """
+import os, sys
+class Interrupt:
+    def find_spec(self, name, *rest):
+        if name == os.environ["INTERRUPTED"]:
+            exec("raise KeyboardInterrupt")  # as in dataclasses, whose methods are made by exec
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "flexinfer.cli.main", "flexinfer.cli.failures"])
+def test_an_interruption_of_the_start_is_one_line(module: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED)
+    variables = os.environ | {"INTERRUPTED": module, "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "-m", "flexinfer"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, env=variables)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_version_and_the_list_of_commands(command: Any) -> None:
