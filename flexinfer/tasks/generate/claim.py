@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -91,13 +91,9 @@ def _taken(path: Path) -> UsageError:
 
 
 def check_folder(path: Path) -> None:
-    """Raise OSError unless a file can be made beside, or at, `path`."""
-    folder = Path(os.path.realpath(path)).parent
-    number = 0 if folder.is_dir() else errno.ENOENT
-    if not number and not os.access(folder, os.W_OK | os.X_OK):
-        number = errno.EACCES
-    if number:
-        raise OSError(number, os.strerror(number))
+    """Raise OSError unless a file can be made beside, or at, `path`: by making a nameless one."""
+    with tempfile.TemporaryFile(dir=Path(os.path.realpath(path)).parent):
+        pass
 
 
 def is_plain(stream: TextIO) -> bool:

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_a_run_without_records_leaves_an_empty_file(tmp_path: Path) -> None:
         assert path.read_text() == ""
 
 
-@pytest.mark.parametrize("path", ["/dev/null/x", "/", "/missing/folder/x"])
+@pytest.mark.parametrize("path", ["/dev/null/x", "/", "/missing/folder/x", "/proc/x"])
 def test_what_cannot_be_written_is_known_at_once(path: str) -> None:
     with pytest.raises(WriteFailed, match=f"cannot write {path}: "):
         OutputFile(Path(path))
@@ -77,7 +78,14 @@ def test_a_folder_that_takes_no_file_is_known_at_once(
     path = tmp_path / "out"
     if kept:
         path.write_text(line(0))
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    real = os.open
+
+    def refuse(name: str, flags: int, *rest: Any) -> int:  # root may write anywhere
+        if flags & os.O_CREAT:
+            raise PermissionError(13, "Permission denied")
+        return real(name, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(WriteFailed, match="Permission denied"), OutputFile(path) as file:
         file.keep(kept)
 
