@@ -81,7 +81,7 @@ def test_a_folder_that_takes_no_file_is_known_at_once(
     real = os.open
 
     def refuse(name: str, flags: int, *rest: Any) -> int:  # root may write anywhere
-        if flags & os.O_CREAT:
+        if flags & (os.O_CREAT | os.O_TMPFILE):
             raise PermissionError(13, "Permission denied")
         return real(name, flags, *rest)
 
