@@ -24,7 +24,7 @@ from flexinfer.cli.options import (
     CommonFlags,
     ModelFlags,
 )
-from flexinfer.cli.remarks import remarks, resumable
+from flexinfer.cli.remarks import remarks, resumable, unshown
 from flexinfer.config import resolve_sampling
 from flexinfer.errors import UsageError
 
@@ -154,7 +154,10 @@ def generate(
     with Console(quiet=common.quiet) as console, opened(output.output) as file:
         items = _items(asked, raw=model.chat_template == "none")
         ids = [item.id for item in items]
-        for line in remarks(items, output.output, form, output.resume):
+        for line in (
+            *remarks(items, output.output, form, output.resume),
+            *unshown(items, form, as_json=common.as_json, logprobs=sampling.logprobs),
+        ):
             console.notice(line)
         finished = read_finished(Path(output.output), ids) if output.resume else {}
         options = model.options(engine.seed, console.notice)
@@ -197,7 +200,10 @@ def _items(asked: InputFlags, raw: bool) -> tuple[Item, ...]:
 
     if (asked.input is None) == (not asked.prompts):
         word = "no prompt" if asked.input is None else "both prompts and --input"
-        raise UsageError(word, hint='flexinfer generate "12+30=", or --input FILE.jsonl')
+        hint = 'flexinfer generate "12+30=", --input FILE.jsonl, or --input - for standard input'
+        raise UsageError(word, hint=hint)
+    if asked.prompts == ["-"]:
+        raise UsageError("PROMPT is -", hint="--input - reads JSON Lines from standard input")
     if asked.input is not None:
         stdin = None if sys.stdin is None else sys.stdin.buffer
         return items_from_file(asked.input, stdin, asked.system)

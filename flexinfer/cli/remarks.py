@@ -36,6 +36,15 @@ def remarks(items: Sequence[Item], target: str, form: Format, resume: bool) -> I
         yield from _replaced(items, target, form)
 
 
+def unshown(items: Sequence[Item], form: Format, *, as_json: bool, logprobs: bool) -> Iterator[str]:
+    """Yield what to say of an input without requests and of log-probabilities nobody will see."""
+    if not items:
+        yield "no requests: the input has none"
+    asked = logprobs or any(item.sampling.get("logprobs") for item in items)
+    if asked and form == "text" and not as_json:
+        yield "logprobs: not shown as text (--format jsonl or --json shows them)"
+
+
 def _replaced(items: Sequence[Item], target: str, form: Format) -> Iterator[str]:
     """Say how many finished records a new run replaces, and whether they could be kept."""
     from flexinfer.tasks.generate.resume import finished_ids

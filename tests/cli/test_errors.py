@@ -45,6 +45,8 @@ def check_form(stderr: str) -> list[str]:
         (["doctor", "--check", "torsh"], "'torsh' is not known", "did you mean torch?"),
         (["doctor", "--mode", "fp8"], "bf16, lora, 4bit, grpo", None),
         (["generate"], "no prompt", "flexinfer generate"),
+        (["generate"], "no prompt", "--input - for standard input"),
+        (["generate", "-m", "m", "-"], "PROMPT is -", "--input - reads JSON Lines"),
     ],
 )  # fmt: skip
 def test_wrong_usage(

@@ -438,3 +438,24 @@ def test_an_interruption_says_what_resumes(generate: Any, tmp_path: Path) -> Non
     last += [generate("-i", source, "--output", target).stderr.splitlines()[-1]]
     resumed = "interrupted (--resume makes the rest)"
     assert last == [resumed, "interrupted", "interrupted"]
+
+
+def test_logprobs_that_nothing_shows_are_told(generate: Any, tmp_path: Path) -> None:
+    said = "logprobs: not shown as text (--format jsonl or --json shows them)\n"
+    assert generate("a", "--logprobs").stderr.startswith(said)
+    for words in (["--json"], ["--format", "jsonl"]):
+        assert said not in generate("a", "--logprobs", *words).stderr
+    source = write(tmp_path / "in", {"prompt": "a"}, {"prompt": "b", "logprobs": True})
+    assert generate("-i", source, "--format", "text").stderr.startswith(said)
+
+
+def test_lines_with_sampling_of_their_own_are_told(generate: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "in", {"prompt": "a"}, {"prompt": "b", "n": 2})
+    told = [generate(*words).stderr for words in (["-i", source], ["a"])]
+    assert ["logprobs False (1 of 2 lines overrides some)\n" in said for said in told] == [1, 0]
+
+
+def test_an_input_without_requests_is_told(generate: Any, tmp_path: Path) -> None:
+    result = generate("--input", write(tmp_path / "in", ""))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("no requests: the input has none\n")

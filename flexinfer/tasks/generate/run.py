@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from time import perf_counter
@@ -17,6 +17,7 @@ from flexinfer.config import (
     resolve_sampling,
 )
 from flexinfer.tasks.environment import document, now
+from flexinfer.tasks.generate.input import Item
 from flexinfer.tasks.generate.records import Record, refusals
 from flexinfer.tasks.generate.requests import GenerateConfig, Plan, fit, make_plan
 from flexinfer.tasks.generate.resume import check_model
@@ -119,7 +120,7 @@ def run_generate(
         engine, threads = None, stack.enter_context(own_threads(loaded.module if loaded else None))
         if loaded and plan.requests:
             engine = stack.enter_context(open_engine(loaded, engine_config, progress))
-        notices = (*_notices(loaded, engine), *threads, f"sampling: {describe(sampling)}")
+        notices = (*_notices(loaded, engine), *threads, _echo(sampling, config.items))
         for line in notices:
             notice(line)
         served, compiled = perf_counter(), _compile_s(engine)
@@ -160,6 +161,14 @@ def open_engine(loaded: LoadedModel, config: EngineConfig, report: Report) -> En
     from flexinfer.engine.engine import Engine
 
     return Engine(loaded, config, report)
+
+
+def _echo(sampling: SamplingParams, items: Sequence[Item]) -> str:
+    """Return the notice on sampling, which tells whether lines bring values of their own."""
+    own = sum(bool(item.sampling) for item in items)
+    verb = "overrides" if own == 1 else "override"
+    note = f" ({own} of {len(items)} lines {verb} some)" if own else ""
+    return f"sampling: {describe(sampling)}{note}"
 
 
 def describe(sampling: SamplingParams) -> str:
