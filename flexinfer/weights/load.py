@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flexinfer.config import ModelOptions, Report, quiet
 from flexinfer.errors import NotEnoughMemory, UsageError
-from flexinfer.unsupported import refuse
+from flexinfer.unsupported import lacks, refuse
 from flexinfer.weights import names
 from flexinfer.weights.families import check_transformers, text_config
 
@@ -89,7 +89,8 @@ def _build(source: Source, options: ModelOptions, report: Report) -> tuple[Any, 
 def _refuse_later(options: ModelOptions) -> None:
     """Refuse options that this version does not carry out or that lack their object."""
     if options.lora_mode == "runtime" and options.adapter is None:
-        raise UsageError("--lora-mode runtime has no adapter to run", hint="give --adapter DIR")
+        cure = "leave it out" if lacks("--adapter") else "give --adapter DIR"
+        raise UsageError("--lora-mode runtime has no adapter to run", hint=cure)
     if options.adapter is not None:
         names.check_adapter(options.adapter)
         refuse("--adapter")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from flexinfer import unsupported
 from flexinfer.config import ModelOptions
 from flexinfer.errors import EnvironmentUnfit, FlexinferError, NotEnoughMemory, UsageError
 from flexinfer.weights import place
@@ -215,6 +216,21 @@ def test_options_of_later_versions_are_never_ignored(folder: Path) -> None:
     assert unsupported in message_of(folder, EnvironmentUnfit, adapter="random:8")
     assert unsupported in message_of(folder, EnvironmentUnfit, load_in_4bit=True)
     assert "--lora-mode runtime has no adapter" in message_of(folder, lora_mode="runtime")
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_no_hint_sends_to_an_option_that_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    monkeypatch.setattr(unsupported, "UNSUPPORTED", frozenset({"--adapter"} if refused else ()))
+    with pytest.raises(UsageError) as caught:
+        load_folder(folder, lora_mode="runtime")
+    assert caught.value.hint == ("leave it out" if refused else "give --adapter DIR")
+    (folder / WEIGHTS).unlink()
+    (folder / "adapter_config.json").touch()
+    with pytest.raises(UsageError) as caught:
+        load_folder(folder)
+    assert str(caught.value.hint).endswith("(not in this version)") is refused
 
 
 def test_too_little_memory_is_told_before_any_is_taken(
