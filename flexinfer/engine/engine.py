@@ -16,7 +16,7 @@ from flexinfer.core.sequence import Sequence as Row
 from flexinfer.engine.graphs import DecodeRunner
 from flexinfer.engine.loop import Loop, Machinery, OnToken
 from flexinfer.engine.memory import memory_told
-from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
+from flexinfer.engine.outputs import EngineStats, Request, RequestOutput, checked
 from flexinfer.engine.results import Results, Sample
 from flexinfer.engine.seeds import mix
 from flexinfer.engine.setup import set_up
@@ -65,7 +65,12 @@ class Engine:
     def from_pretrained(
         cls, options: ModelOptions, config: EngineConfig | None = None, report: Report = quiet
     ) -> Self:
-        """Load a model by name and build an engine over it."""
+        """Load a model by name and build an engine over it; raises UsageError as loading does."""
+        if not isinstance(options, ModelOptions):
+            raise UsageError(
+                f"from_pretrained takes ModelOptions, not a {type(options).__name__}",
+                hint=f"write from_pretrained(ModelOptions(model={options!r}))",
+            )
         return cls(load(options, report), config, report)
 
     def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
@@ -78,11 +83,11 @@ class Engine:
         """Yield outputs as they complete, refused requests first; close the iterator to give up.
 
         Samples without a seed of their own differ from call to call. Raises UsageError if the
-        engine is closed or another call of it is not at its end.
+        engine is closed, another call of it is not at its end, or something is no Request.
         """
         self._ready()
         good: dict[int, Request] = {}
-        for index, request in enumerate(requests):
+        for index, request in enumerate(checked(requests)):
             if (error := self._refusal(request)) is None:
                 good[index] = request
             else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from flexinfer.config import SamplingParams
+from flexinfer.errors import UsageError
 
 
 class Text:
@@ -36,6 +38,30 @@ class Request:
 
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
+
+    def __post_init__(self) -> None:
+        """Keep any sequence of whole numbers as a tuple; raises UsageError for anything else."""
+        try:
+            ids = tuple(map(operator.index, self.prompt_token_ids))
+        except TypeError as error:
+            kind = type(self.prompt_token_ids).__name__
+            raise UsageError(
+                f"prompt_token_ids is no sequence of token ids (it is a {kind})",
+                hint="the engine's tokenizer makes them: engine.tokenizer.encode(text)",
+            ) from error
+        object.__setattr__(self, "prompt_token_ids", ids)
+
+
+def checked(requests: Iterable[Request]) -> tuple[Request, ...]:
+    """Return the requests of a call; raises UsageError where one is no Request."""
+    held = tuple(requests)
+    for number, request in enumerate(held):
+        if not isinstance(request, Request):
+            raise UsageError(
+                f"requests[{number}] is no Request (it is a {type(request).__name__})",
+                hint="write Request(prompt_token_ids=..., sampling=SamplingParams(...))",
+            )
+    return held
 
 
 @dataclass(frozen=True, kw_only=True)
