@@ -13,6 +13,11 @@ FlexinferError            1  ran, but the verdict is negative or a write failed
 from __future__ import annotations
 
 
+def one_line(error: BaseException) -> str:
+    """Return what an exception says, its kind where it says nothing, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class FlexinferError(Exception):
     """Base of every error a user can meet; `message` is one line, `hint` names the cure."""
 

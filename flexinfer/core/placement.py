@@ -80,13 +80,8 @@ class Placement:
             assert self.pool.references(page) <= 1 + (page == kept), f"page {page} is shared"
 
     def clear(self, sequence: Sequence) -> None:
-        """Take back slot and pages; nothing of the sequence counts as computed any more.
-
-        Changes of it that no step took, since making one was interrupted, are void.
-        """
+        """Take back slot and pages; nothing of the sequence counts as computed any more."""
         assert sequence.slot is not None, "a sequence without a slot is cleared"
-        self._writes = [write for write in self._writes if write.slot != sequence.slot]
-        self._copies = [copy for copy in self._copies if copy.target not in sequence.pages]
         heappush(self._slots, sequence.slot)
         for page in sequence.pages:
             self.pool.release(page)

@@ -8,7 +8,7 @@ from __future__ import annotations
 SHARE = 8
 """Free slots are filled at once when they are this fraction (1/8) of all."""
 STEPS = 3
-"""A prefill step of a few prompts takes as long as about this many decode steps (H200, 4B)."""
+"""What a prefill step of a few prompts is taken to cost, in decode steps: an estimate."""
 
 
 class Refill:

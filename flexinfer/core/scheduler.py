@@ -210,8 +210,7 @@ class Scheduler:
 
     def _step(self, chunks: tuple[Chunk, ...], rows: tuple[Sequence, ...]) -> Step:
         """Make a step that carries all changes since the last one."""
-        entries = tuple(s for s in self._entering if not s.finished)
-        self._entering = []
+        entries, self._entering = tuple(self._entering), []
         return Step(chunks, rows, *self._placement.take_changes(), entries)
 
     def _make_room(self) -> bool:

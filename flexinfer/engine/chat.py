@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flexinfer.config import ChatTemplate
-from flexinfer.errors import RequestError, UsageError
+from flexinfer.errors import RequestError, UsageError, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,7 +59,7 @@ def encode_chat(
             add_generation_prompt=True,
         )
     except Exception as error:
-        raise RequestError(f"the chat template refuses the messages: {_line(error)}") from error
+        raise RequestError(f"the chat template refuses the messages: {one_line(error)}") from error
     # A tokenizer's own template writes its BOS itself; this one leaves it to the tokenizer.
     return _ids(tokenizer, text, special=grpo)
 
@@ -101,9 +101,4 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str, special: bool) -> tuple[
     try:
         return tuple(tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
     except (TypeError, UnicodeError) as error:
-        raise RequestError(f"the prompt is no valid text: {_line(error)}") from error
-
-
-def _line(error: Exception) -> str:
-    """Squeeze an exception into one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+        raise RequestError(f"the prompt is no valid text: {one_line(error)}") from error

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.errors import EnvironmentUnfit, UsageError, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -56,7 +56,7 @@ def text_config(raw: Mapping[str, Any], name: str) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = config_class.from_dict(text)
     except Exception as error:
-        line = " ".join(str(error).split())
+        line = one_line(error)
         raise UsageError(f"{name}: config.json describes no model: {line}") from error
     return config
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from flexinfer.errors import UsageError
+from flexinfer.errors import UsageError, one_line
 from flexinfer.weights.families import causal_lm
 from flexinfer.weights.pack import allocate
 
@@ -34,19 +34,14 @@ def shell(config: PreTrainedConfig, generation: Mapping[str, Any], origin: str) 
         with torch.device("meta"):
             model: PreTrainedModel = causal_lm(config)(config)
     except Exception as error:
-        raise UsageError(f"{origin}: the config describes no model: {_line(error)}") from error
+        raise UsageError(f"{origin}: the config describes no model: {one_line(error)}") from error
     try:
         if generation:
             model.generation_config = GenerationConfig.from_dict(dict(generation))
     except Exception as error:
-        raise UsageError(f"{origin}: generation_config.json: {_line(error)}") from error
+        raise UsageError(f"{origin}: generation_config.json: {one_line(error)}") from error
     model.eval()
     return model
-
-
-def _line(error: Exception) -> str:
-    """Squeeze what an exception says into one line."""
-    return " ".join(str(error).split())
 
 
 def weight_bytes(model: nn.Module, dtype: torch.dtype) -> int:

@@ -269,38 +269,25 @@ def test_writing_a_page_that_others_read_is_caught() -> None:
     assert a.slot != b.slot
 
 
-def test_an_interrupted_step_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_leaves_nothing_of_an_interrupted_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(scheduler: Scheduler) -> bool:
         raise KeyboardInterrupt
 
     engine = rollout()
-    gone = [one(engine, prompt_length=1, new_tokens=2) for _ in range(2)]
-    with monkeypatch.context() as patch:
-        patch.setattr(Scheduler, "_make_room", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            engine.scheduler.next_step()
-    for sequence in gone:
-        engine.abort(sequence)
-    other = one(engine, prompt_length=1, new_tokens=2)
-    step = step_of(engine)
-    assert step.entries == (other,)
-    assert step.page_writes == (PageWrite(0, 0, other.pages[0]),)
-    engine.drain()
-
-
-def test_an_interrupted_step_copies_no_page_to_another_sequence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def interrupt(scheduler: Scheduler) -> bool:
-        raise KeyboardInterrupt
-
-    engine = rollout()
-    samples = engine.add(6, [3, 3], 3)
+    engine.add(6, [3, 3], 3)
     step_of(engine)
+    one(engine, prompt_length=1, new_tokens=2)
     with monkeypatch.context() as patch:
         patch.setattr(Scheduler, "_make_room", interrupt)
         with pytest.raises(KeyboardInterrupt):
             engine.scheduler.next_step()
-    engine.abort(samples[1])
-    assert not step_of(engine).page_copies
-    engine.drain()
+    engine.scheduler.reset()
+    assert engine.pool.free == engine.pool.n_pages - 1
+    assert not engine.scheduler.has_work
+    fresh = rollout()
+    one(engine, prompt_length=5, new_tokens=2)
+    one(fresh, prompt_length=5, new_tokens=2)
+    again, first = engine.scheduler.next_step(), fresh.scheduler.next_step()
+    assert again is not None
+    assert first is not None
+    assert (again.page_writes, again.page_copies, again.entries) == (first.page_writes, (), ())
