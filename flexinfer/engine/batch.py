@@ -39,9 +39,45 @@ class PrefillBatch(NamedTuple):
     keep_slots: Tensor
 
 
-def prefill_batch(
-    chunks: Sequence[Chunk], tile: int, kept_rows: int, pad_slot: int, device: torch.device
-) -> PrefillBatch:
+class HostBatch(NamedTuple):
+    """The same on the host: `rows` [4, T], `tiles` [2, N, Q], `tile_slots` [N], `kept` [2, K]."""
+
+    rows: Ints
+    tiles: Ints
+    tile_slots: Ints
+    kept: Ints
+
+    def on(self, device: torch.device) -> PrefillBatch:
+        """Copy it to `device` without waiting."""
+        return views(*(upload(part, device) for part in self))
+
+    def padded(self, tokens: int, n_tiles: int, pad_slot: int) -> HostBatch:
+        """Return a batch of `tokens` tokens in `n_tiles` tiles; the pad slot's all stand at 0."""
+        count, (_, used, tile) = self.rows.shape[1], self.tiles.shape
+        extra = np.arange(tokens - count)
+        filled = -(-len(extra) // tile)
+        assert used + filled <= n_tiles, (used, filled, n_tiles)
+        zero = np.zeros_like(extra)
+        rows = np.stack((zero, zero, zero + pad_slot, used * tile + extra))
+        tiles = np.zeros((2, n_tiles - used, tile), dtype=np.int64)
+        flat = tiles.reshape(2, -1)
+        flat[1] = -1
+        flat[0, : len(extra)], flat[1, : len(extra)] = count + extra, 0
+        slots = np.full(n_tiles - used, pad_slot)
+        return HostBatch(
+            np.concatenate((self.rows, rows), 1), np.concatenate((self.tiles, tiles), 1),
+            np.concatenate((self.tile_slots, slots)), self.kept,
+        )  # fmt: skip
+
+
+def views(rows: Tensor, tiles: Tensor, tile_slots: Tensor, kept: Tensor) -> PrefillBatch:
+    """Return a batch over the parts of a HostBatch on a device."""
+    return PrefillBatch(
+        rows[0], rows[1], rows[2], rows[3], tiles[0], tiles[1], tile_slots, kept[0], kept[1]
+    )
+
+
+def prefill_batch(chunks: Sequence[Chunk], tile: int, kept_rows: int, pad_slot: int) -> HostBatch:
     """Pack chunks; `tile` is Q, and `keep` is padded to `kept_rows` where it is shorter."""
     lengths = np.array([chunk.end - chunk.start for chunk in chunks])
     slots = np.array([_slot(chunk) for chunk in chunks])
@@ -64,14 +100,8 @@ def prefill_batch(
     keep = (starts + lengths - 1)[sampled]
     missing = max(kept_rows - len(keep), 0) if len(keep) else 0
     keep_slots = np.pad(slots[sampled], (0, missing), constant_values=pad_slot)
-    kept = np.stack((np.pad(keep, (0, missing)), keep_slots))
-    on_tokens, on_tiles = upload(rows, device), upload(np.stack((tiles.source, positions)), device)
-    on_kept = upload(kept.astype(np.int64), device)
-    return PrefillBatch(
-        *(on_tokens[0], on_tokens[1], on_tokens[2], on_tokens[3]),
-        *(on_tiles[0], on_tiles[1], upload(slots[tiles.chunk], device)),
-        *(on_kept[0], on_kept[1]),
-    )
+    kept = np.stack((np.pad(keep, (0, missing)), keep_slots)).astype(np.int64)
+    return HostBatch(rows, np.stack((tiles.source, positions)), slots[tiles.chunk], kept)
 
 
 class _Tiles(NamedTuple):

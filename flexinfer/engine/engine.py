@@ -17,6 +17,7 @@ from flexinfer.engine.graphs import DecodeRunner
 from flexinfer.engine.loop import Loop, Machinery, OnToken
 from flexinfer.engine.memory import memory_told
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput, checked
+from flexinfer.engine.prefill import PrefillRunner
 from flexinfer.engine.results import Results, Sample
 from flexinfer.engine.seeds import mix
 from flexinfer.engine.setup import set_up
@@ -56,8 +57,9 @@ class Engine:
         self.notices = loaded.notices + setup.notices
         slots = self.config.max_batch_size
         runner = DecodeRunner(setup.programs, slots, setup.graphs, self.stats)
+        prefiller = PrefillRunner(setup.programs, setup.graphs, self.stats)
         self._machinery: Machinery | None = Machinery(
-            setup.scheduler, setup.programs, runner, self.stats, slots, report
+            setup.scheduler, setup.programs, runner, prefiller, self.stats, slots, report
         )
         self._calls = 0
 

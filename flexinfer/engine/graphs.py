@@ -6,8 +6,9 @@ Rows beyond the live ones are the pad slot, which writes to the scratch page onl
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,6 +24,31 @@ def bucket_for(rows: int, max_batch_size: int) -> int:
     """Return the smallest bucket that holds `rows`: a power of two, or the largest batch itself."""
     assert 1 <= rows <= max_batch_size, (rows, max_batch_size)
     return min(1 << (rows - 1).bit_length(), max_batch_size)
+
+
+def capture(
+    step: Callable[[], Tensor], pool: tuple[int, int] | None, stats: EngineStats
+) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    """Compile by running a step twice, then capture it; return the graph and what it returns."""
+    started = time.perf_counter()
+    graph = torch.cuda.CUDAGraph()
+    capturing = torch.cuda.graph(graph, pool=pool)  # type: ignore[arg-type]  # torch's own alias
+    # torch's one capture stream: cuBLAS keeps 32 MiB for every stream it ever ran on
+    stream = capturing.capture_stream
+    assert stream is not None
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    compiled = time.perf_counter()
+    with capturing:
+        out = step()
+    torch.cuda.synchronize()
+    stats.compile_s += compiled - started
+    stats.capture_s += time.perf_counter() - compiled
+    return graph, out
 
 
 @dataclass(frozen=True)
@@ -101,26 +127,10 @@ class DecodeRunner:
         return upload(padded, self._programs.tables.table.device)
 
     def _capture(self, bucket: int, kind: SamplerKind) -> Captured:
-        """Compile by running on pad rows, then capture the same call."""
+        """Capture a step of pad rows."""
         slots = self._upload((), bucket)
         columns = self._programs.tables.table.shape[1]
-        started = time.perf_counter()
-        graph = torch.cuda.CUDAGraph()
-        capturing = torch.cuda.graph(graph, pool=self._pool)  # type: ignore[arg-type]  # torch's alias
-        # torch's one capture stream: cuBLAS keeps 32 MiB for every stream it ever ran on
-        stream = capturing.capture_stream
-        assert stream is not None
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                self._programs.decode(slots, kind, columns)
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        compiled = time.perf_counter()
-        with capturing:
-            out = self._programs.decode(slots, kind, columns)
+        step = partial(self._programs.decode, slots, kind, columns)
+        graph, out = capture(step, self._pool, self._stats)
         self._pool = graph.pool()
-        torch.cuda.synchronize()
-        self._stats.compile_s += compiled - started
-        self._stats.capture_s += time.perf_counter() - compiled
         return Captured(graph, slots, out)

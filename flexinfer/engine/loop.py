@@ -19,10 +19,10 @@ from flexinfer.config import Report
 from flexinfer.core.scheduler import Scheduler
 from flexinfer.core.sequence import Sequence as Row
 from flexinfer.core.step import Chunk, Step
-from flexinfer.engine.batch import prefill_batch
 from flexinfer.engine.graphs import DecodeRunner, bucket_for
 from flexinfer.engine.nonfinite import NOT_FINITE, doomed, finite, scrub
 from flexinfer.engine.outputs import EngineStats, RequestOutput
+from flexinfer.engine.prefill import PrefillRunner
 from flexinfer.engine.programs import Programs
 from flexinfer.engine.results import Results, Sample
 from flexinfer.kernels.sampler import SamplerKind
@@ -38,6 +38,7 @@ class Machinery:
     scheduler: Scheduler
     programs: Programs
     runner: DecodeRunner
+    prefiller: PrefillRunner
     stats: EngineStats
     max_batch_size: int
     report: Report
@@ -126,14 +127,9 @@ class Loop:
     def _prefill(self, chunks: tuple[Chunk, ...], rows: tuple[Row, ...]) -> Tensor:
         """Set up the slots that sample, then compute the chunks."""
         self._admit(rows)
-        programs, stats = self._m.programs, self._m.stats
         on_cuda = self._m.device.type == "cuda"
         kept = bucket_for(self._rows, self._m.max_batch_size) if on_cuda else len(rows)
-        pad = programs.tables.pad_slot
-        batch = prefill_batch(chunks, programs.tile, kept, pad, self._m.device)
-        stats.prefill_steps += 1
-        stats.prefill_tokens += batch.tokens.shape[0]
-        return programs.prefill(batch, self._kind)
+        return self._m.prefiller.run(chunks, kept, self._kind)
 
     def _enter(self, rows: tuple[Row, ...]) -> None:
         """Set up slots that decode from a token which the device did not sample itself."""

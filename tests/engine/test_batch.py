@@ -57,7 +57,7 @@ def check(batch: PrefillBatch, chunks: list[Chunk], tile: int) -> None:
 )
 def test_chunks(spans: list[tuple[int, int]], tile: int) -> None:
     chunks = [chunk(slot, *span, sampled=True) for slot, span in enumerate(spans, 3)]
-    batch = prefill_batch(chunks, tile, len(chunks), PAD, CPU)
+    batch = prefill_batch(chunks, tile, len(chunks), PAD).on(CPU)
     check(batch, chunks, tile)
     assert batch.keep_slots.tolist() == [c.sequence.slot for c in chunks]
     last = [(c.sequence.slot, c.end - 1) for c in chunks]
@@ -75,7 +75,7 @@ def test_random_chunks() -> None:
             chunks.append(chunk(slot, start, start + draw.randint(1, 70), draw.random() < 0.6))
         tile = draw.choice([1, 3, 8, 32])
         sampled = [c for c in chunks if c.sampled]
-        batch = prefill_batch(chunks, tile, len(sampled), PAD, CPU)
+        batch = prefill_batch(chunks, tile, len(sampled), PAD).on(CPU)
         check(batch, chunks, tile)
         assert batch.keep_slots.tolist() == [c.sequence.slot for c in sampled]
         assert batch.positions[batch.keep].tolist() == [c.end - 1 for c in sampled]
@@ -83,11 +83,11 @@ def test_random_chunks() -> None:
 
 def test_kept_rows_are_padded_with_the_pad_slot() -> None:
     chunks = [chunk(0, 0, 5, True), chunk(1, 0, 3, False), chunk(2, 4, 9, True)]
-    batch = prefill_batch(chunks, 8, 6, PAD, CPU)
+    batch = prefill_batch(chunks, 8, 6, PAD).on(CPU)
     assert batch.keep.tolist() == [4, 12, 0, 0, 0, 0]
     assert batch.keep_slots.tolist() == [0, 2, PAD, PAD, PAD, PAD]
 
 
 def test_nothing_is_kept_where_nothing_is_sampled() -> None:
-    batch = prefill_batch([chunk(0, 0, 5, False)], 8, 6, PAD, CPU)
+    batch = prefill_batch([chunk(0, 0, 5, False)], 8, 6, PAD).on(CPU)
     assert batch.keep.shape == batch.keep_slots.shape == (0,)

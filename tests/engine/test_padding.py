@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from flexinfer.core.step import Chunk
 from flexinfer.engine import engine as home
-from flexinfer.engine import loop
+from flexinfer.engine import prefill
+from flexinfer.engine.batch import HostBatch
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.graphs import DecodeRunner, bucket_for
 from flexinfer.engine.loop import Loop
+from flexinfer.engine.prefill import PrefillRunner
 from flexinfer.kernels.sampler import SamplerKind
 from tests.support.engines import (
     PAGE,
@@ -55,16 +58,24 @@ class PaddedRunner(DecodeRunner):
         return self._programs.decode(self._upload(slots, bucket), kind, whole)
 
 
+class PaddedPrefill(PrefillRunner):
+    """Computes batches padded as for a captured graph, one call at a time."""
+
+    def run(self, chunks: Sequence[Chunk], kept_rows: int, kind: SamplerKind) -> Tensor:
+        self._graphs = True
+        return super().run(chunks, 8, kind)
+
+    def _replay(self, host: HostBatch, kind: SamplerKind) -> Tensor:
+        assert host.rows.shape[1] % prefill.GRAPH_STEP == 0
+        return self._programs.prefill(host.on(self._programs.tables.table.device), kind)
+
+
 @pytest.fixture
 def padded(monkeypatch: pytest.MonkeyPatch, open_engine: Open) -> Open:
     """Return a function that opens engines whose decode and prefill rows are padded to buckets."""
-    real = loop.prefill_batch
-
-    def wide(chunks: object, tile: int, kept: int, *rest: object) -> object:
-        return real(chunks, tile, 8, *rest)
-
     monkeypatch.setattr(home, "DecodeRunner", PaddedRunner)
-    monkeypatch.setattr(loop, "prefill_batch", wide)
+    monkeypatch.setattr(home, "PrefillRunner", PaddedPrefill)
+    monkeypatch.setattr(prefill, "GRAPH_STEP", 24)
     return open_engine
 
 
@@ -122,6 +133,7 @@ def test_padded_engines_sample_the_same(given: dict[str, float], padded: Open) -
     found = complete(padded("gemma4", max_batch_size=7), prompts, max_new_tokens=12, **given)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(home, "DecodeRunner", DecodeRunner)
+        patch.setattr(home, "PrefillRunner", PrefillRunner)
         plain = make_engine("gemma4", max_batch_size=7)
     assert type(machinery(plain).runner) is DecodeRunner
     assert ids_of(complete(plain, prompts, max_new_tokens=12, **given)) == ids_of(found)

@@ -11,6 +11,7 @@ from torch import Tensor
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.graphs import DecodeRunner
 from flexinfer.engine.outputs import Completion
+from flexinfer.engine.prefill import PrefillRunner
 from tests.support.engines import machinery, request
 
 
@@ -31,7 +32,8 @@ def shift_windows(engine: Engine, tokens: int) -> None:
         decode_decoder=shifted(held.programs.decode_decoder),
     )
     runner = DecodeRunner(programs, held.max_batch_size, held.runner._graphs, engine.stats)
-    engine._machinery = replace(held, programs=programs, runner=runner)
+    prefiller = PrefillRunner(programs, held.runner._graphs, engine.stats)
+    engine._machinery = replace(held, programs=programs, runner=runner, prefiller=prefiller)
 
 
 def run_changed(

@@ -174,7 +174,7 @@ def prefill(name: str, table: Entries, tokens: int = 512, **limits: Any) -> None
     held = programs(name, table, 2, **limits)
     sequences = [Row(Group((5,) * tokens), 1, slot=slot) for slot in range(2)]
     chunks = [Chunk(sequence, 0, tokens, True) for sequence in sequences]
-    batch = prefill_batch(chunks, held.tile, 2, held.tables.pad_slot, META)
+    batch = prefill_batch(chunks, held.tile, 2, held.tables.pad_slot).on(META)
     held.prefill(batch, SamplerKind.RANDOM)
 
 
