@@ -40,6 +40,12 @@ class PageTables:
         """Carry out a step's page writes, in stream order."""
         if not writes:
             return
-        slot, column, page = upload(np.array(writes, dtype=np.int64).T, self.table.device)
-        self.table[slot, column] = page.int()
-        self.logical[page] = column.int()
+        slot, column, page = np.array(writes, dtype=np.int64).T
+        place = slot * self.table.shape[1] + column
+        # One copy for all, in the dtypes that indexing wants: every small kernel delays the step.
+        values = np.concatenate((page, column)).astype(np.int32).view(np.int64)
+        packed = upload(np.concatenate((place, page, values)), self.table.device)
+        count = len(writes)
+        pages, columns = packed[2 * count :].view(torch.int32).view(2, count)
+        self.table.view(-1)[packed[:count]] = pages
+        self.logical[packed[count : 2 * count]] = columns
