@@ -57,7 +57,7 @@ class Engine:
         self.notices = loaded.notices + setup.notices
         slots = self.config.max_batch_size
         runner = DecodeRunner(setup.programs, slots, setup.graphs, self.stats)
-        prefiller = PrefillRunner(setup.programs, setup.graphs, self.stats)
+        prefiller = PrefillRunner(setup.programs, setup.prefill_graphs, self.stats)
         self._machinery: Machinery | None = Machinery(
             setup.scheduler, setup.programs, runner, prefiller, self.stats, slots, report
         )

@@ -58,6 +58,7 @@ class Setup:
     programs: Programs
     max_seq_length: int
     graphs: bool
+    prefill_graphs: bool
     notices: tuple[str, ...]
 
 
@@ -93,7 +94,9 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     if choice.name == "flex" and not on_cuda:
         said = (*said, COMPILES)
     notices = (attention, *said, *forms.notices)
-    return Setup(scheduler, programs, longest, graphs, notices)
+    # dense tiles read page counts on the host, which no graph can
+    prefill_graphs = graphs and choice.name != "dense"
+    return Setup(scheduler, programs, longest, graphs, prefill_graphs, notices)
 
 
 def _refuse_later(config: EngineConfig) -> None:
