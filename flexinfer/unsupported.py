@@ -12,8 +12,6 @@ from flexinfer.errors import EnvironmentUnfit
 
 UNSUPPORTED = frozenset(
     {
-        "--adapter",
-        "--lora-mode",
         "--load-in-4bit",
         "--fa4-prefill",
         "--batch-invariant",
@@ -24,7 +22,7 @@ UNSUPPORTED = frozenset(
         "train-grpo",
     }
 )
-"""Options, values of options (`--backend hf`) and commands; `--lora-mode` needs an adapter."""
+"""Options, values of options (`--backend hf`) and commands."""
 
 OF_MODE: Mapping[str, str] = MappingProxyType(
     {"lora": "--adapter", "4bit": "--load-in-4bit", "grpo": "train-grpo"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
@@ -23,6 +24,7 @@ from flexinfer.engine.seeds import mix
 from flexinfer.engine.setup import set_up
 from flexinfer.engine.state import kind_of
 from flexinfer.errors import UsageError
+from flexinfer.weights.inference import AdapterSource
 from flexinfer.weights.load import LoadedModel, load
 
 RECOMPILE = {"recompile_limit": 1024, "accumulated_recompile_limit": 8192}
@@ -55,11 +57,13 @@ class Engine:
         self.max_seq_length = setup.max_seq_length
         self.vocab_size = setup.programs.decode_decoder.vocab_size
         self.notices = loaded.notices + setup.notices
+        self.policy_version = 0
         slots = self.config.max_batch_size
         runner = DecodeRunner(setup.programs, slots, setup.graphs, self.stats)
         prefiller = PrefillRunner(setup.programs, setup.prefill_graphs, self.stats)
         self._machinery: Machinery | None = Machinery(
-            setup.scheduler, setup.programs, runner, prefiller, self.stats, slots, report
+            setup.scheduler, setup.programs, setup.weights, runner, prefiller, self.stats, slots,
+            report,
         )
         self._calls = 0
 
@@ -99,6 +103,28 @@ class Engine:
             machinery = self._ready()  # another call may have begun at one of the yields above
             self._calls += 1
             yield from self._run(machinery, good, on_token)
+
+    def refresh(self, source: AdapterSource | None = None) -> None:
+        """Roll out from the weights as they are now; the one point where a trainer's steps come in.
+
+        `source` is an adapter of the same targets: a PEFT model, a folder, an Adapter; without it
+        the one that the engine was built with is read anew. Raises StaleWeights where a borrowed
+        tensor has moved, and UsageError for an adapter that does not fit; the old weights stay.
+        """
+        machinery, started = self._ready(), time.perf_counter()
+        with memory_told("refreshing weights", "leave more memory free beside the engine"):
+            machinery.weights.refresh(source)
+        machinery.scheduler.reset()  # what a cache holds was computed with the old weights
+        if machinery.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.policy_version += 1
+        self.stats.refresh_s.append(time.perf_counter() - started)
+
+    @property
+    def adapter_sha(self) -> str | None:
+        """sha256 of the adapter in use, None without one; it names the policy beside its version."""
+        adapter = self._ready().weights.adapter
+        return None if adapter is None else adapter.sha()
 
     @property
     def machinery(self) -> Machinery:

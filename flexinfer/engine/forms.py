@@ -11,8 +11,10 @@ from torch import Tensor
 
 from flexinfer.attention.choose import Choice, triton_obstacle
 from flexinfer.engine.programs import Feed, Lookup, look_up, plain_feed
+from flexinfer.kernels.lora import merge
 from flexinfer.kernels.ops import Ops
 from flexinfer.models.decoder import Decoder
+from flexinfer.weights.merged import Merge
 
 
 def obstacle_of(decoder: Decoder, weight: Tensor) -> str | None:
@@ -22,6 +24,15 @@ def obstacle_of(decoder: Decoder, weight: Tensor) -> str | None:
     dims = sorted({spec.head_dim for spec in decoder.specs})
     installed = find_spec("triton") is not None
     return triton_obstacle(device.type, capability, dims, weight.dtype.itemsize, installed)
+
+
+def merge_of(device: torch.device) -> Merge:
+    """Return the form of the merge that serves a device."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return merge
+    from flexinfer.kernels.fast.merge import merge as fast_merge
+
+    return fast_merge
 
 
 @dataclass(frozen=True)

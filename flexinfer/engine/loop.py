@@ -26,6 +26,7 @@ from flexinfer.engine.prefill import PrefillRunner
 from flexinfer.engine.programs import Programs
 from flexinfer.engine.results import Results, Sample
 from flexinfer.kernels.sampler import SamplerKind
+from flexinfer.weights.inference import InferenceWeights
 
 OnToken = Callable[[int, int, int], None]
 """Called with (request index, sample index, token id) for every token, in order of a sample."""
@@ -37,6 +38,7 @@ class Machinery:
 
     scheduler: Scheduler
     programs: Programs
+    weights: InferenceWeights
     runner: DecodeRunner
     prefiller: PrefillRunner
     stats: EngineStats

@@ -114,3 +114,4 @@ class EngineStats:
     capture_s: float = 0.0
     ttft_s: list[float] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
+    refresh_s: list[float] = field(default_factory=list)

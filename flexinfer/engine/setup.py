@@ -26,16 +26,16 @@ from flexinfer.attention.tables import PageTables
 from flexinfer.config import EngineConfig
 from flexinfer.core.pages import PagePool
 from flexinfer.core.scheduler import Scheduler
-from flexinfer.engine.forms import Forms, forms_of, obstacle_of
+from flexinfer.engine.forms import Forms, forms_of, merge_of, obstacle_of
 from flexinfer.engine.limits import Limits, known_positions, limits
 from flexinfer.engine.memory import PagePlan, available_memory, human, plan_pages
 from flexinfer.engine.programs import Programs
 from flexinfer.engine.state import SlotState
 from flexinfer.errors import EnvironmentUnfit
 from flexinfer.kernels.compiled import CompiledOps
-from flexinfer.models.catalog import build_decoder
 from flexinfer.models.decoder import Decoder, unchanged
 from flexinfer.unsupported import refuse
+from flexinfer.weights.inference import InferenceWeights
 from flexinfer.weights.load import LoadedModel
 
 PAGE_SIZE = {"cuda": 32, "cpu": 16}
@@ -56,6 +56,7 @@ class Setup:
 
     scheduler: Scheduler
     programs: Programs
+    weights: InferenceWeights
     max_seq_length: int
     graphs: bool
     prefill_graphs: bool
@@ -68,7 +69,8 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     weight = next(loaded.module.parameters())
     device, on_cuda = weight.device, weight.device.type == "cuda"
     graphs = _graphs(config.cuda_graphs, on_cuda)
-    decoder = build_decoder(loaded.module)
+    weights = InferenceWeights(loaded.module, loaded.adapter, merge_of(device))
+    decoder = weights.decoder
     choice = _choice(config, decoder, weight)
     forms = forms_of(choice, device)
     decoder = decoder if forms.ops is None else decoder.with_ops(forms.ops)
@@ -91,12 +93,13 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     )
     attention = f"attention: {choice.name} ({choice.reason}), {_sight(programs.windows)}"
     said = (*cut, *_notices(graphs, plan, page, longest, config), *_idle(config, on_cuda))
+    said = (*said, *adapter_notices(weights))
     if choice.name == "flex" and not on_cuda:
         said = (*said, COMPILES)
     notices = (attention, *said, *forms.notices)
     # dense tiles read page counts on the host, which no graph can
     prefill_graphs = graphs and choice.name != "dense"
-    return Setup(scheduler, programs, longest, graphs, prefill_graphs, notices)
+    return Setup(scheduler, programs, weights, longest, graphs, prefill_graphs, notices)
 
 
 def _refuse_later(config: EngineConfig) -> None:
@@ -209,5 +212,12 @@ def _notices(
         f"KV cache: {plan.n_pages} pages of {page} tokens, {human(plan.n_bytes)}; holds {held} "
         f"tokens{limited}",
         f"limits: {config.max_batch_size} sequences at a time, {longest} tokens each",
-        "LoRA: none",
     )
+
+
+def adapter_notices(weights: InferenceWeights) -> tuple[str, ...]:
+    """Say which adapter runs, how, and what it costs in memory."""
+    if weights.adapter is None or weights.weights is None:
+        return ("LoRA: none",)
+    how = f"LoRA: {weights.mode}, {human(weights.weights.n_bytes)} beside the base"
+    return (how, *weights.adapter.notices)

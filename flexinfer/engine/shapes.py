@@ -64,8 +64,9 @@ class Lookups(PlainOps):
 
     def gated(self, x: Tensor, gate_up: Group, activation: str) -> Tensor:
         """See Ops."""
-        if activation in KNOWN and isinstance(gate_up, Packed) and gate_up.whole.bias is None:
-            self.gated_products[gate_up.whole.rows // 2, x.shape[1]] = None
+        whole = gate_up.whole if isinstance(gate_up, Packed) else None
+        if activation in KNOWN and isinstance(whole, Dense) and whole.bias is None:
+            self.gated_products[whole.rows // 2, x.shape[1]] = None
         return super().gated(x, gate_up, activation)
 
 

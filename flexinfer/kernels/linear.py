@@ -24,6 +24,11 @@ class Leaf(Protocol):
         """Number of outputs."""
         ...
 
+    @property
+    def columns(self) -> int:
+        """Number of inputs."""
+        ...
+
 
 class Group(Protocol):
     """Several linear maps of one input."""
@@ -49,6 +54,11 @@ class Dense(NamedTuple):
         """Number of outputs."""
         return self.weight.shape[0]
 
+    @property
+    def columns(self) -> int:
+        """Number of inputs."""
+        return self.weight.shape[1]
+
     def __call__(self, x: Tensor) -> Tensor:
         """Map [..., in] to [..., out] in one GEMM."""
         return F.linear(x, self.weight, self.bias)
@@ -57,7 +67,7 @@ class Dense(NamedTuple):
 class Packed(NamedTuple):
     """Members whose rows lie one after the other in one buffer: one GEMM; outputs are its views."""
 
-    whole: Dense
+    whole: Leaf
     widths: tuple[int, ...]
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:

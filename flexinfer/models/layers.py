@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from flexinfer.kernels.linear import Dense, Group, Leaf, Packed, Separate
+from flexinfer.kernels.lora import Adapted
 
 
 def packed_view(*weights: Tensor) -> Tensor | None:
@@ -30,14 +31,27 @@ def packed_view(*weights: Tensor) -> Tensor | None:
     return torch.as_strided(first, size, first.stride(), first.storage_offset())
 
 
-def group(*members: Leaf) -> Group:
-    """Return the members as one GEMM where their weights (and biases) are packed, else apart."""
-    dense = [leaf for leaf in members if isinstance(leaf, Dense)]
-    if len(dense) < len(members) or len(members) < 2:
-        return Separate(members)
+def joined(*leaves: Leaf) -> Leaf | None:
+    """Return one leaf over the rows of all, in order, where their tensors are packed, else None."""
+    dense = [leaf for leaf in leaves if isinstance(leaf, Dense)]
+    adapted = [leaf for leaf in leaves if isinstance(leaf, Adapted)]
+    if len(adapted) == len(leaves):
+        a = adapted[0].a
+        base, b = joined(*(leaf.base for leaf in adapted)), packed_view(*(x.b for x in adapted))
+        if base is None or b is None or any(leaf.a is not a for leaf in adapted):
+            return None
+        return Adapted(base, a, b)
+    if len(dense) < len(leaves):
+        return None
     biases = [leaf.bias for leaf in dense if leaf.bias is not None]
     weight = packed_view(*(leaf.weight for leaf in dense))
     bias = packed_view(*biases) if len(biases) == len(dense) else None
-    if weight is None or (biases and bias is None):
+    return None if weight is None or (biases and bias is None) else Dense(weight, bias)
+
+
+def group(*members: Leaf) -> Group:
+    """Return the members as one GEMM where their weights (and biases) are packed, else apart."""
+    whole = joined(*members) if len(members) > 1 else None
+    if whole is None:
         return Separate(members)
-    return Packed(Dense(weight, bias), tuple(leaf.rows for leaf in dense))
+    return Packed(whole, tuple(leaf.rows for leaf in members))

@@ -32,6 +32,26 @@ class Source(Protocol):
         ...
 
 
+def base_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by the names they had before PEFT wrapped or injected anything.
+
+    What an adapter added is left out; tied parameters stand under each of their names.
+    """
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers()]
+    return {plain_name(name): tensor for name, tensor in named if not is_adapters(name)}
+
+
+def plain_name(name: str) -> str:
+    """Return a tensor's name as in the model that PEFT wrapped."""
+    plain = name.removeprefix("base_model.model.").replace(".original_module.", ".")
+    return plain.replace(".base_layer.", ".")
+
+
+def is_adapters(name: str) -> bool:
+    """Whether a tensor belongs to an adapter and not to the model under it."""
+    return ".lora_" in name or ".modules_to_save." in name
+
+
 class ModuleSource:
     """A Source over parameters and buffers of a module, which is read and never changed.
 
@@ -40,8 +60,7 @@ class ModuleSource:
 
     def __init__(self, module: nn.Module, root: str) -> None:
         """Take detached views of all tensors; raise UsageError if they lie on several devices."""
-        named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers()]
-        self._tensors = {name: tensor.detach() for name, tensor in named}
+        self._tensors = {name: tensor.detach() for name, tensor in base_tensors(module).items()}
         self._root = root
         devices = sorted({str(p.device) for p in module.parameters()})
         if len(devices) > 1:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flexinfer.errors import UsageError
-from flexinfer.unsupported import lacks
 
 INDEX = "model.safetensors.index.json"
 
@@ -76,8 +75,7 @@ def opened(path: Path) -> Iterator[Any]:
 def _cure(folder: Path) -> str | None:
     """Say what to do with a folder that is no checkpoint, judged by what it does hold."""
     if (folder / "adapter_config.json").is_file():
-        later = " (not in this version)" if lacks("--adapter") else ""
-        return f"this is an adapter: give its base as --model and {folder} as --adapter{later}"
+        return f"this is an adapter: give its base as --model and {folder} as --adapter"
     if gguf := sorted(folder.glob("*.gguf")):
         return f"give the file: --model {gguf[0]}"
     if any(folder.glob("pytorch_model*.bin")):

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from flexinfer.models.source import is_adapters, plain_name
+
 CHUNK = 1 << 26
 """Bytes that are copied to the host at a time."""
 
@@ -30,6 +32,5 @@ def digest(module: nn.Module) -> str:
 def _base(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield (name as in the unwrapped model, tensor) without what an adapter added."""
     for name, tensor in module.state_dict().items():
-        if ".lora_" not in name and ".modules_to_save." not in name:
-            plain = name.removeprefix("base_model.model.")
-            yield plain.replace(".base_layer.", ".").replace(".original_module.", "."), tensor
+        if not is_adapters(name):
+            yield plain_name(name), tensor

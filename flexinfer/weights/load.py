@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flexinfer.config import ModelOptions, Report, quiet
+from flexinfer.config import LoraMode, ModelOptions, Report, quiet
 from flexinfer.errors import NotEnoughMemory, UsageError
-from flexinfer.unsupported import lacks, refuse
+from flexinfer.unsupported import refuse
 from flexinfer.weights import names
 from flexinfer.weights.families import check_transformers, text_config
 
@@ -17,7 +17,20 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedTokenizerFast
 
+    from flexinfer.weights.inference import AdapterSource
     from flexinfer.weights.sources import Source
+
+
+@dataclass(frozen=True)
+class AdapterChoice:
+    """Which adapter, how it is brought in, and the seed of a random one.
+
+    `source` is an Adapter, a PEFT model (its active adapter), a folder, or `random[:RANK]`.
+    """
+
+    source: AdapterSource
+    mode: LoraMode = "merged"
+    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +39,8 @@ class LoadedModel:
 
     `module` is a Hugging Face *ForCausalLM; `packed` says that q,k,v and gate,up are row views of
     shared buffers; `notices` are lines for the user; `load_s` is in seconds of wall clock.
+    `adapter` is read by the engine that is built over the model.
+    `adapter` is read when an engine is built.
     """
 
     name: str
@@ -36,6 +51,7 @@ class LoadedModel:
     notices: tuple[str, ...]
     packed: bool
     load_s: float
+    adapter: AdapterChoice | None = None
 
 
 def load(options: ModelOptions, report: Report = quiet) -> LoadedModel:
@@ -60,7 +76,15 @@ def load(options: ModelOptions, report: Report = quiet) -> LoadedModel:
         notices=notices,
         packed=True,
         load_s=time.perf_counter() - start,
+        adapter=_adapter(options),
     )
+
+
+def _adapter(options: ModelOptions) -> AdapterChoice | None:
+    """Return the adapter that was asked for."""
+    if options.adapter is None:
+        return None
+    return AdapterChoice(options.adapter, options.lora_mode, options.seed)
 
 
 def _build(source: Source, options: ModelOptions, report: Report) -> tuple[Any, tuple[str, ...]]:
@@ -89,11 +113,9 @@ def _build(source: Source, options: ModelOptions, report: Report) -> tuple[Any, 
 def _refuse_later(options: ModelOptions) -> None:
     """Refuse options that this version does not carry out or that lack their object."""
     if options.lora_mode == "runtime" and options.adapter is None:
-        cure = "leave it out" if lacks("--adapter") else "give --adapter DIR"
-        raise UsageError("--lora-mode runtime has no adapter to run", hint=cure)
+        raise UsageError("--lora-mode runtime has no adapter to run", hint="give --adapter DIR")
     if options.adapter is not None:
         names.check_adapter(options.adapter)
-        refuse("--adapter")
     if options.load_in_4bit:
         refuse("--load-in-4bit")
 

@@ -14,6 +14,8 @@ from flexinfer.errors import UsageError
 
 TINY = "tiny-gemma4"
 LARGE = "gemma-4-E2B-it"
+RANDOM_RANK = 32
+"""Of `--adapter random`: what the peers were measured with."""
 SIMILAR = 0.45
 """From this ratio of difflib on a name is a slip of an alias; below it any would be a guess."""
 SIMILAR_START = 0.8
@@ -100,13 +102,19 @@ def _nearly_begun(typed: str, by_lower: Mapping[str, str]) -> str | None:
     return begins[close[0]] if close else None
 
 
+def random_rank(adapter: str) -> int | None:
+    """Return the rank of `random[:RANK]`, None for the name of a folder."""
+    found = re.fullmatch(r"random(?::(\d+))?", adapter)
+    return None if found is None else int(found[1] or RANDOM_RANK)
+
+
 def check_adapter(adapter: str) -> None:
     """Raise UsageError unless `adapter` is the folder of a PEFT adapter or random[:RANK]."""
     hint = "give the folder of a PEFT adapter, or random[:RANK]"
     if not adapter.strip():
         raise UsageError("--adapter is empty", hint=hint)
-    if random := re.fullmatch(r"random(?::(\d+))?", adapter):
-        if int(random[1] or 1) < 1:
+    if (rank := random_rank(adapter)) is not None:
+        if rank < 1:
             raise UsageError(f"--adapter {adapter}: the rank must be 1 or more", hint=hint)
         return
     folder = Path(adapter).expanduser()

@@ -134,7 +134,7 @@ class TritonOps:
         if not isinstance(gate_up, Packed):
             return act_mul(torch.cat(gate_up(x), -1), activation)
         whole = gate_up.whole
-        if whole.bias is None:
+        if isinstance(whole, Dense) and whole.bias is None:
             tile = self._table.gated(x.shape[0], whole.rows // 2, x.shape[1])
             if tile is not None:
                 return gated_matmul(x, whole.weight, activation, tile)

@@ -1,0 +1,53 @@
+"""Low-rank adapters: the side path of a linear map, and the merge into a copy of its weight.
+
+Hu et al. 2021, "LoRA": W x + scale B (A x). Shape letters: N outputs, K inputs, R ranks (of all
+members of a group, one after the other).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flexinfer.kernels.linear import Leaf
+
+BLOCK = 1 << 24
+"""Numbers of a weight that are merged at a time, in fp32: 64 MiB each for weight and delta."""
+
+
+class Adapted(NamedTuple):
+    """A leaf with a side path: base(x) + (x a^T) b^T; `a` [R, K], `b` [N, R] with the scale in it.
+
+    Members of a group share one `a`; each has the rows of `b` that are its own, zero outside the
+    columns of its own ranks.
+    """
+
+    base: Leaf
+    a: Tensor
+    b: Tensor
+
+    @property
+    def rows(self) -> int:
+        """Number of outputs."""
+        return self.base.rows
+
+    @property
+    def columns(self) -> int:
+        """Number of inputs."""
+        return self.base.columns
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map [..., K] to [..., N], rounded as the trainer's own forward rounds."""
+        return self.base(x) + F.linear(F.linear(x, self.a), self.b)
+
+
+def merge(base_NK: Tensor, a_RK: Tensor, b_NR: Tensor, scale: float, out_NK: Tensor) -> None:
+    """Write base + scale (b a) to `out`, computed in fp32 and rounded once to its dtype."""
+    a = a_RK.float()
+    step = max(1, BLOCK // base_NK.shape[1])
+    parts = (torch.split(tensor, step) for tensor in (base_NK, b_NR, out_NK))
+    for base, b, out in zip(*parts, strict=True):
+        out.copy_(torch.addmm(base.float(), b.float(), a, alpha=scale))

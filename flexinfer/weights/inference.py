@@ -1,0 +1,167 @@
+"""What an engine multiplies with: a borrowed module's weights and an adapter over them.
+
+The one place where new weights come in: `refresh` checks that every borrowed tensor is still where
+it was, reads the adapter anew, and brings it in at fixed addresses, so captured graphs stay valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+
+from flexinfer.errors import UsageError
+from flexinfer.kernels.linear import Leaf
+from flexinfer.models.catalog import build_decoder
+from flexinfer.models.source import ModuleSource
+from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.borrowed import Borrowed
+from flexinfer.weights.merged import Merge, MergedWeights
+from flexinfer.weights.names import random_rank
+from flexinfer.weights.runtime import RuntimeWeights
+from flexinfer.weights.targets import Listening, Targets
+
+if TYPE_CHECKING:
+    from flexinfer.models.decoder import Decoder
+    from flexinfer.weights.load import AdapterChoice
+
+AdapterSource = Adapter | nn.Module | str | Path
+"""An adapter in memory, a PEFT model, the folder of one, or `random[:RANK]`."""
+
+
+def on(adapter: Adapter, device: torch.device, *, copy: bool = False) -> Adapter:
+    """Return an adapter whose tensors lie on `device`; with `copy` they are its own."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone() if copy else tensor.to(device)
+
+    pairs = {
+        name: pair._replace(
+            a=moved(pair.a), b=moved(pair.b), bias=None if pair.bias is None else moved(pair.bias)
+        )
+        for name, pair in adapter.pairs.items()
+    }
+    return replace(adapter, pairs=pairs)
+
+
+class AdapterWeights(Protocol):
+    """A form of an adapter's inference weights: merged copies or side paths."""
+
+    def leaf(self, name: str) -> Leaf | None:
+        """Return the inference leaf of a linear map, None where its base is used itself."""
+        ...
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes beside the base."""
+        ...
+
+    def lacking(self, adapter: Adapter) -> list[str]:
+        """Return the adapter's targets that there is no place for."""
+        ...
+
+    def load(self, adapter: Adapter) -> None:
+        """Bring an adapter in, in place and in stream order."""
+        ...
+
+
+class AdaptedSource(ModuleSource):
+    """A source whose linear maps are those of an adapter's weights where it has any."""
+
+    def __init__(self, module: nn.Module, root: str, weights: AdapterWeights) -> None:
+        """See ModuleSource."""
+        super().__init__(module, root)
+        self._weights = weights
+
+    def linear(self, name: str) -> Leaf:
+        """See Source."""
+        return self._weights.leaf(name) or super().linear(name)
+
+
+class InferenceWeights:
+    """The decoder over a module's weights, with an adapter where one was chosen."""
+
+    def __init__(self, module: Any, choice: AdapterChoice | None, merge: Merge) -> None:
+        """Build over a causal language model; raises UsageError for an adapter it cannot take."""
+        self._borrowed = Borrowed(module)
+        self._choice = choice
+        self._sources: list[Listening] = []
+        self.decoder: Decoder = build_decoder(module, self._listen)
+        self.adapter: Adapter | None = None
+        self.weights: AdapterWeights | None = None
+        if choice is not None:
+            self.adapter = self._read(choice.source)
+            self.weights = self._weights(self.adapter, merge)
+            self.weights.load(self.adapter)
+            self.decoder = build_decoder(module, self._adapted(self.weights))
+
+    def _listen(self, module: nn.Module, root: str) -> Listening:
+        """Return a source that remembers which linear maps there are."""
+        self._sources.append(Listening(module, root))
+        return self._sources[-1]
+
+    def _adapted(self, weights: AdapterWeights) -> Callable[[nn.Module, str], AdaptedSource]:
+        """Return how the walker reads tensors and leaves."""
+        return lambda module, root: AdaptedSource(module, root, weights)
+
+    @property
+    def mode(self) -> str | None:
+        """How the adapter is brought in, None without one."""
+        return None if self._choice is None else self._choice.mode
+
+    @property
+    def targets(self) -> Targets:
+        """The linear maps that an adapter may change."""
+        return self._sources[0].heard
+
+    def _read(self, source: AdapterSource) -> Adapter:
+        """Read an adapter, onto the device of the model."""
+        like, seed = self._sources[0].tensor("embed_tokens.weight"), 0
+        if isinstance(source, nn.Module):
+            from flexinfer.weights.peft_live import read_live
+
+            return on(read_live(source, self.targets), like.device, copy=True)
+        if isinstance(source, Adapter):
+            return on(source, like.device)
+        if (rank := random_rank(str(source))) is not None:
+            from flexinfer.weights.random_adapter import random_adapter
+
+            seed = self._choice.seed if self._choice is not None else seed
+            return random_adapter(self.targets, rank, seed, like.dtype, like.device)
+        from flexinfer.weights.peft_folder import read_folder
+
+        return on(read_folder(Path(source).expanduser(), self.targets), like.device)
+
+    def _weights(self, adapter: Adapter, merge: Merge) -> AdapterWeights:
+        """Return places for an adapter of this shape, in the mode that was chosen."""
+        source, linears = self._sources[0], tuple(self.targets)
+        if self._choice is not None and self._choice.mode == "runtime":
+            return RuntimeWeights(source, linears, adapter)
+        return MergedWeights(source, linears, adapter, merge)
+
+    def refresh(self, source: AdapterSource | None) -> None:
+        """Bring in `source`, or what was chosen at first, as it is now.
+
+        Raises StaleWeights where a borrowed tensor has moved, and UsageError for an adapter that
+        the engine has no place for; then nothing has changed.
+        """
+        self._borrowed.check()
+        if self.weights is None:
+            if source is not None:
+                raise UsageError(
+                    "the engine was built without an adapter", hint="build it with one of its kind"
+                )
+            return
+        assert self._choice is not None
+        adapter = self._read(self._choice.source if source is None else source)
+        if lacking := self.weights.lacking(adapter):
+            raise UsageError(
+                f"the adapter changes {lacking[0]}, which was no target when the engine was built",
+                hint="build the engine anew with this adapter",
+            )
+        self.weights.load(adapter)
+        self.adapter = adapter

@@ -1,0 +1,70 @@
+"""Merged inference weights: a second copy of an adapter's targets, at fixed addresses.
+
+Each refresh computes the copy anew from the pristine base, base + scale (B A), so nothing ever adds
+up and nothing is unmerged. Members of a packed group share one buffer, as their bases do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from flexinfer.kernels.linear import Dense, Leaf
+from flexinfer.kernels.lora import merge
+from flexinfer.models.source import Source
+from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.targets import apart, dense, grouped
+
+Merge = Callable[[Tensor, Tensor, Tensor, float, Tensor], None]
+"""merge(base [N, K], a [R, K], b [N, R], scale, out [N, K]): a form of kernels.lora.merge."""
+
+
+class MergedWeights:
+    """Copies of the linear maps in every group that has a target; the head is never among them."""
+
+    def __init__(
+        self, source: Source, linears: Iterable[str], adapter: Adapter, merge: Merge = merge
+    ) -> None:
+        """Allocate the copies for the adapter's targets among `linears`; fill them by `load`."""
+        self._merge = merge
+        self._bases: dict[str, Dense] = {}
+        self._copies: dict[str, Dense] = {}
+        for names in grouped(linears):
+            if any(name in adapter.pairs for name in names):
+                self._copy({name: dense(source, name) for name in names})
+
+    def _copy(self, bases: Mapping[str, Dense]) -> None:
+        """Make one buffer for the members of a group (and one for their biases)."""
+        weights = apart([leaf.weight for leaf in bases.values()])
+        biases = [leaf.bias for leaf in bases.values() if leaf.bias is not None]
+        held = iter(apart(biases)) if biases else iter(())
+        for (name, base), weight in zip(bases.items(), weights, strict=True):
+            self._bases[name] = base
+            self._copies[name] = Dense(weight, None if base.bias is None else next(held))
+
+    def leaf(self, name: str) -> Leaf | None:
+        """Return the inference leaf of a linear map, None where its base is used itself."""
+        return self._copies.get(name)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the copies."""
+        return sum(leaf.weight.nbytes for leaf in self._copies.values())
+
+    def lacking(self, adapter: Adapter) -> list[str]:
+        """Return the adapter's targets that have no copy."""
+        return sorted(set(adapter.pairs) - set(self._copies))
+
+    def load(self, adapter: Adapter) -> None:
+        """Compute every copy from its pristine base and the adapter, in place, in stream order."""
+        with torch.no_grad():
+            for name, (weight, bias) in self._copies.items():
+                base, pair = self._bases[name], adapter.pairs.get(name)
+                if pair is None:
+                    weight.copy_(base.weight)
+                else:
+                    self._merge(base.weight, pair.a, pair.b, pair.scale, weight)
+                if bias is not None and base.bias is not None:
+                    bias.copy_(base.bias if pair is None or pair.bias is None else pair.bias)

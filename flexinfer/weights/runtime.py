@@ -1,0 +1,111 @@
+"""The runtime side path: adapters beside their bases, W x + B (A x), at fixed addresses.
+
+The exact forward of a trainer, for the price of two small products a group. Members of a group
+share one stack of A; B of each is zero outside its own ranks, and carries the scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flexinfer.errors import UsageError
+from flexinfer.kernels.linear import Dense, Leaf
+from flexinfer.kernels.lora import Adapted
+from flexinfer.models.source import Source
+from flexinfer.weights.adapter import Adapter, Pair
+from flexinfer.weights.targets import apart, dense, grouped
+
+
+class Side(NamedTuple):
+    """Where a target's adapter goes: views of A [r, K] and B [N, r], and a bias of its own."""
+
+    a: Tensor
+    b: Tensor
+    bias: Tensor | None
+
+
+class RuntimeWeights:
+    """Side paths of the linear maps in every group that has a target."""
+
+    def __init__(self, source: Source, linears: Iterable[str], adapter: Adapter) -> None:
+        """Allocate A and B for the adapter's targets and ranks; fill them by `load`."""
+        self._like = source.tensor("embed_tokens.weight")
+        self._bases: dict[str, Dense] = {}
+        self._leaves: dict[str, Adapted] = {}
+        self._sides: dict[str, Side] = {}
+        for names in grouped(linears):
+            ranks = {n: len(adapter.pairs[n].a) if n in adapter.pairs else 0 for n in names}
+            if any(ranks.values()):
+                self._place({name: dense(source, name) for name in names}, ranks)
+
+    def _place(self, bases: dict[str, Dense], ranks: dict[str, int]) -> None:
+        """Lay out a group: one A over all ranks, one B over all rows, in the compute dtype."""
+        rows, total, at = [leaf.rows for leaf in bases.values()], sum(ranks.values()), 0
+        a = self._like.new_zeros(total, next(iter(bases.values())).columns)
+        b = self._like.new_zeros(sum(rows), total)
+        for (name, base), own in zip(with_biases(bases).items(), torch.split(b, rows), strict=True):
+            self._bases[name] = bases[name]
+            self._leaves[name] = Adapted(base, a, own)
+            end = at + ranks[name]
+            self._sides[name] = Side(a[at:end], own[:, at:end], base.bias)
+            at = end
+
+    def leaf(self, name: str) -> Leaf | None:
+        """Return the leaf with the side path of a linear map, None where there is none."""
+        return self._leaves.get(name)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of A and B, zeros included."""
+        shared = {leaf.a.data_ptr(): leaf.a.nbytes for leaf in self._leaves.values()}
+        return sum(shared.values()) + sum(leaf.b.nbytes for leaf in self._leaves.values())
+
+    def lacking(self, adapter: Adapter) -> list[str]:
+        """Return the adapter's targets that have no side path."""
+        return sorted(name for name in adapter.pairs if not self._room(name))
+
+    def _room(self, name: str) -> int:
+        """Return the largest rank that a linear map has a side path for."""
+        return len(self._sides[name].a) if name in self._sides else 0
+
+    def load(self, adapter: Adapter) -> None:
+        """Copy A and scaled B into place, in stream order; a smaller rank leaves zeros.
+
+        Raises UsageError, before anything is written, for a rank that there is no room for.
+        """
+        for name, pair in adapter.pairs.items():
+            if len(pair.a) > self._room(name):
+                raise UsageError(
+                    f"{name} of the adapter has rank {len(pair.a)}; the engine was built for "
+                    f"{self._room(name)}",
+                    hint="build the engine anew for a larger rank",
+                )
+        with torch.no_grad():
+            for name, side in self._sides.items():
+                _fill(side, self._bases[name], adapter.pairs.get(name))
+
+
+def _fill(side: Side, base: Dense, pair: Pair | None) -> None:
+    """Bring one adapter in, in place; without one the side path gives zero."""
+    used = 0 if pair is None else len(pair.a)
+    side.a[used:].zero_()
+    side.b[:, used:].zero_()
+    if pair is not None:
+        side.a[:used].copy_(pair.a)
+        side.b[:, :used].copy_(pair.b.float() * pair.scale)
+    if side.bias is not None and base.bias is not None:
+        side.bias.copy_(base.bias if pair is None or pair.bias is None else pair.bias)
+
+
+def with_biases(bases: Mapping[str, Dense]) -> dict[str, Dense]:
+    """Return bases that have biases of their own, adjacent, where they have any."""
+    biases = [leaf.bias for leaf in bases.values() if leaf.bias is not None]
+    held = iter(apart(biases)) if biases else iter(())
+    return {
+        name: leaf if leaf.bias is None else leaf._replace(bias=next(held))
+        for name, leaf in bases.items()
+    }
