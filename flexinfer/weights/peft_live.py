@@ -1,0 +1,144 @@
+"""Reads the active adapter of a live PEFT model: views of the trainer's own tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from flexinfer.errors import UsageError
+from flexinfer.weights.adapter import Adapter, Pair
+from flexinfer.weights.adapter_check import Found
+from flexinfer.weights.adapter_names import UNSERVED, relative_name
+from flexinfer.weights.peft_options import check_options
+
+PLAIN_LAYERS = frozenset({"peft.tuners.lora.layer.Linear", "peft.tuners.lora.bnb.Linear4bit"})
+"""Layers whose forward is base(x) + scale * b(a(x)); the second exists only with bitsandbytes."""
+
+PLAIN_VARIANTS = frozenset({"MiCALinearVariant", "VeloraLinearVariant"})
+"""Variants of them with the same forward: they train in another way."""
+
+
+def read_live(module: nn.Module, targets: Mapping[str, tuple[int, int]]) -> Adapter:
+    """Read the active adapter of a PeftModel, or of a model with injected PEFT layers.
+
+    Tensors share storage with the module, which is not changed; scales are those the layers use
+    now. Raises UsageError where no adapter or more than one is active, where adapters are disabled
+    or merged, and for whatever cannot be served exactly (see peft_options).
+    """
+    walked = dict(_walk(module, ""))
+    tuners = {name: layer for name, layer in walked.items() if _is_tuner(layer)}
+    active = _active(tuners)
+    found = Found(f"{active} (live)", targets)
+    options = _options(walked.values(), active)
+    check_options(found.name, options)
+    for name, layer in tuners.items():
+        _check_layer(found, name, layer)
+        if active in layer.lora_A or active in layer.lora_embedding_A:
+            _add(found, relative_name(name), layer, active, options["bias"] != "none")
+    if options["bias"] == "all":
+        _add_biases(found, walked)
+    dropout = options.get("lora_dropout")
+    if dropout and any(layer.training for layer in tuners.values()):
+        found.notices.append(f"adapter: lora_dropout {dropout} is for training, not for rollouts")
+    return found.adapter()
+
+
+def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield all modules by name, not what PEFT put into its layers: that is most of them."""
+    yield name, module
+    if _is_tuner(module):
+        return
+    for child_name, child in module.named_children():
+        yield from _walk(child, f"{name}.{child_name}" if name else child_name)
+
+
+def _is_tuner(module: nn.Module) -> bool:
+    """Whether PEFT put this layer in the place of another."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return bool(isinstance(module, BaseTunerLayer))
+
+
+def _active(tuners: Mapping[str, Any]) -> str:
+    """Return the name of the one adapter that is active in any layer."""
+    from peft.tuners.lora.layer import LoraLayer
+
+    if other := next((x for x in tuners.values() if not isinstance(x, LoraLayer)), None):
+        raise UsageError(f"PEFT's {type(other).__name__} is not supported", hint="use LoRA")
+    held: set[str] = {
+        name
+        for layer in tuners.values()
+        for name in layer.active_adapters
+        if name in layer.lora_A or name in layer.lora_embedding_A
+    }
+    if not held:
+        what = "no LoRA adapter is active" if tuners else "the model has no PEFT layers"
+        raise UsageError(what, hint="hand in what get_peft_model returned, its adapter active")
+    if len(held) > 1:
+        raise UsageError(
+            f"{len(held)} adapters are active: {', '.join(sorted(held))}",
+            hint="call set_adapter with one of them",
+        )
+    return next(iter(held))
+
+
+def _options(modules: Collection[nn.Module], active: str) -> Mapping[str, Any]:
+    """Return the adapter's LoraConfig as a mapping; PEFT hangs it on the model it was injected in.
+
+    Which module that is depends on how it was injected, so it is looked up by its name.
+    """
+    configs = (vars(module).get("peft_config") for module in modules)
+    found = next((table[active] for table in configs if table and active in table), None)
+    if found is None:
+        raise UsageError(
+            f"the configuration of adapter {active} is not on the model",
+            hint="hand in the whole model that get_peft_model or add_adapter returned",
+        )
+    options: dict[str, Any] = vars(found)
+    return options
+
+
+def _check_layer(found: Found, name: str, layer: Any) -> None:
+    """Raise UsageError for a layer whose forward is not its base and one plain pair."""
+    if layer.merged_adapters:
+        raise found.refuse(
+            f"{layer.merged_adapters[0]} is merged into {name}, so the base is not pristine",
+            "load the base anew and never merge; the engine keeps a merged copy of its own",
+        )
+    if layer.disable_adapters:
+        raise found.refuse(f"adapters are disabled in {name}", "call enable_adapter_layers first")
+
+
+def _add(found: Found, name: str, layer: Any, active: str, biased: bool) -> None:
+    """Add the pair of a layer, or its name where the text model has no such linear map."""
+    kind, variant = type(layer), type(layer.lora_variant.get(active))
+    if name in UNSERVED:
+        raise found.refuse(f"LoRA on {name} is not supported", "leave it out of target_modules")
+    if f"{kind.__module__}.{kind.__name__}" not in PLAIN_LAYERS or layer.fan_in_fan_out:
+        raise found.refuse(f"PEFT's {kind.__name__} on {name} is not supported")
+    if variant is not type(None) and variant.__name__ not in PLAIN_VARIANTS:
+        raise found.refuse(f"PEFT's {variant.__name__} on {name} is not supported")
+    if name not in found.targets:
+        found.absent.append(name)
+        return
+    a, b = layer.lora_A[active].weight.detach(), layer.lora_B[active].weight.detach()
+    bias = _bias(layer.get_base_layer()) if biased else None
+    found.pairs[name] = Pair(a, b, float(layer.scaling[active]), bias)
+
+
+def _add_biases(found: Found, walked: Mapping[str, Any]) -> None:
+    """Add the biases of linear maps without LoRA, which bias="all" trains too."""
+    for full_name, module in walked.items():
+        name = relative_name(full_name)
+        if name in found.targets and name not in found.pairs and isinstance(module, nn.Linear):
+            bias = _bias(module)
+            if bias is not None:
+                found.pairs[name] = found.only_bias(name, bias)
+
+
+def _bias(linear: nn.Module) -> Tensor | None:
+    """Return the bias of a linear map, sharing its storage."""
+    assert isinstance(linear, nn.Linear), f"{type(linear).__name__} under PEFT's Linear"
+    return None if linear.bias is None else linear.bias.detach()
