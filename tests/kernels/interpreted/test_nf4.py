@@ -1,0 +1,78 @@
+"""4-bit products: split along K or not, any number of rows, loaded by TMA or not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.nf4 import nf4_dequantise, nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.mlp import gated
+from flexinfer.kernels.nf4 import CODE, Nf4
+from tests.support.triton_interpreter import DTYPES, close, normal
+
+INPUTS = 384
+tma = pytest.mark.parametrize("tma", [0, 1])
+rows = pytest.mark.parametrize("rows", [1, 16, 19])
+
+
+def leaf(outputs: int, dtype: torch.dtype = torch.float32, inputs: int = INPUTS) -> Nf4:
+    """Draw bytes and scales."""
+    draw = torch.Generator().manual_seed(outputs)
+    packed = torch.randint(256, (outputs, inputs // 2), generator=draw).to(torch.uint8)
+    absmax = torch.rand(outputs, inputs // 64, generator=draw) + 0.5
+    return Nf4(packed, absmax, torch.tensor(CODE), dtype)
+
+
+@tma
+@rows
+@pytest.mark.parametrize("split", [1, 2, 3])
+def test_each_share_is_the_product_of_its_inputs(rows: int, split: int, tma: int) -> None:
+    x, w = normal(rows, INPUTS), leaf(64)
+    found = nf4_matmul(x, w, Tile(16, 32, 64, split, 4, 3, tma))
+    assert found.dtype == torch.float32
+    assert found.shape == ((rows, 64) if split == 1 else (split, rows, 64))
+    shares = zip(x.chunk(split, 1), w.weight().chunk(split, 1), strict=True)
+    close(found.view(split, rows, 64), torch.stack([F.linear(*share) for share in shares]), 1e-4)
+
+
+@tma
+def test_several_blocks_a_turn(tma: int) -> None:
+    x, w = normal(5, INPUTS), leaf(64)
+    close(nf4_matmul(x, w, Tile(16, 32, 128, 1, 4, 3, tma)), w(x), 1e-4)
+
+
+def test_outputs_that_no_tile_divides() -> None:
+    x, w = normal(5, INPUTS), leaf(80)
+    close(nf4_matmul(x, w, Tile(16, 32, 128, 1, 4, 3, 0)), w(x), 1e-4)
+
+
+@tma
+@rows
+@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
+def test_gated(rows: int, activation: str, tma: int) -> None:
+    x, w = normal(rows, INPUTS) * 0.2, leaf(2 * 64)
+    found = nf4_gated_matmul(x, w, activation, Tile(16, 32, 64, 1, 4, 3, tma))
+    close(found, gated(*w(x).chunk(2, 1), activation), 1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("outputs", [64, 80])
+def test_dequantised_bit_for_bit(dtype: torch.dtype, outputs: int) -> None:
+    w = leaf(outputs, dtype)
+    assert torch.equal(nf4_dequantise(w), w.weight())
+
+
+def test_weights_are_rounded_once() -> None:
+    """One input a row is 1, so the product is one weight: the bits of the reference."""
+    w = leaf(64, torch.float16, 128)
+    x = torch.eye(128, dtype=torch.float16)[::5].contiguous()
+    found = nf4_matmul(x, w, Tile(16, 32, 64, 1, 4, 3, 0))
+    assert torch.equal(found, w.weight().T[::5])
+
+
+@pytest.mark.parametrize("tile", [Tile(16, 32, 256, 1, 4, 3, 0), Tile(16, 32, 128, 2, 4, 3, 0)])
+def test_inputs_that_the_tile_does_not_divide_are_refused(tile: Tile) -> None:
+    with pytest.raises(AssertionError):
+        nf4_matmul(normal(1, INPUTS), leaf(64), tile)

@@ -1,0 +1,104 @@
+"""The assembly of the NF4 look-ups, run on a model of its few instructions: all pairs of codes."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from flexinfer.kernels.fast.nf4_lut import BF16_ASM, FP16_ASM, LANE_ASM, SHUFFLE_ASM
+from flexinfer.kernels.nf4 import CODE
+
+Registers = dict[str, int]
+WORDS = [sum(((17 * byte + 59 * i) & 255) << 8 * i for i in range(4)) for byte in range(256)]
+"""Every byte in every place, beside others."""
+
+
+def run(asm: str, registers: Registers, lane: int = 0, tables: list[int] | None = None) -> None:
+    """Execute one thread; `tables` is the shuffled operand of all 32 lanes."""
+    body = asm.strip().removeprefix("{").removesuffix("}")
+    for line in filter(None, map(str.strip, body.split(";"))):
+        name, _, rest = line.partition(" ")
+        if name == ".reg":
+            continue
+        target, *operands = (word.strip() for word in rest.split(","))
+        if name == "mov.u32" and operands == ["%laneid"]:
+            registers[target] = lane
+            continue
+        values = [value(word, registers) for word in operands]
+        registers[target] = result(name, values, lane, tables) & 0xFFFFFFFF
+
+
+def value(word: str, registers: Registers) -> int:
+    """Return an operand: a register or a number."""
+    return int(word, 0) if re.fullmatch(r"0x[0-9a-f]+|\d+", word) else registers[word]
+
+
+def result(name: str, values: list[int], lane: int, tables: list[int] | None) -> int:
+    """Return what an instruction gives, after the PTX manual."""
+    match name, values:
+        case ("mov.b32", [a]):
+            return a
+        case ("and.b32", [a, b]):
+            return a & b
+        case ("or.b32", [a, b]):
+            return a | b
+        case ("shr.b32", [a, b]):
+            return a >> b
+        case ("setp.eq.u32", [a, b]):
+            return int(a == b)
+        case ("selp.b32", [a, b, p]):
+            return a if p else b
+        case ("prmt.b32", [a, b, selector]):
+            return sum(permuted(a | b << 32, selector >> 4 * i & 15) << 8 * i for i in range(4))
+        case ("shfl.sync.idx.b32", [_, b, c, everyone]):
+            assert everyone == 0xFFFFFFFF
+            assert tables is not None
+            segment = c >> 8 & 31
+            return tables[(lane & segment) | (b & 31 & ~segment)]
+    raise AssertionError(f"no such instruction: {name}")
+
+
+def permuted(eight: int, selector: int) -> int:
+    """Return one of eight bytes, or its sign eight times."""
+    byte = eight >> 8 * (selector & 7) & 255
+    return (255 if byte >> 7 else 0) if selector & 8 else byte
+
+
+def halves(word: int) -> tuple[list[int], list[int]]:
+    """Return the high and the low halves of four bytes."""
+    four = [word >> 8 * i & 255 for i in range(4)]
+    return [byte >> 4 for byte in four], [byte & 15 for byte in four]
+
+
+@pytest.mark.parametrize(
+    ("asm", "dtype"), [(BF16_ASM, torch.bfloat16), (FP16_ASM, torch.float16)], ids=str
+)
+def test_permute(asm: object, dtype: torch.dtype) -> None:
+    bits = [b & 0xFFFF for b in torch.tensor(CODE).to(dtype).view(torch.int16).tolist()]
+    for word in WORDS:
+        registers = {"$4": word}
+        run(str(asm.value), registers)  # type: ignore[attr-defined]
+        found = [registers[f"${i}"] >> 16 * half & 0xFFFF for i in range(4) for half in (0, 1)]
+        high, low = halves(word)
+        assert found == [bits[index] for index in (*high, *low)], hex(word)
+
+
+def test_shuffle() -> None:
+    tables = []
+    for lane in range(32):
+        registers: Registers = {}
+        run(LANE_ASM.value, registers, lane)
+        tables.append(registers["$0"])
+    assert [struct.unpack("<f", struct.pack("<I", word))[0] for word in tables] == [*CODE] * 2
+    for word in WORDS:
+        for lane in (0, 15, 16, 31):
+            registers = {"$8": word, "$9": tables[lane]}
+            run(SHUFFLE_ASM.value, registers, lane, tables)
+            high, low = halves(word)
+            found = [registers[f"${i}"] for i in range(8)]
+            assert found == [tables[index] for index in (*high, *low)], hex(word)
