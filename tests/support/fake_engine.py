@@ -53,6 +53,8 @@ class FakeEngine:
     notices: tuple[str, ...] = ("device: fake", "attention: fake (there is no other)")
     closed: bool = False
     compile_s: float = 0.0
+    adapter_sha: str | None = None
+    policy_version: int = 0
 
     @property
     def tokenizer(self) -> ByteTokenizer:

@@ -49,6 +49,19 @@ def check_model(finished: Mapping[str | int, Record], model: str) -> None:
             )
 
 
+def check_policy(finished: Mapping[str | int, Record], policy: Mapping[str, Any]) -> None:
+    """Raise UsageError where a finished record is of another adapter than the one in use."""
+    for name, record in finished.items():
+        if record.get("adapter_sha") != policy.get("adapter_sha"):
+            made, now = (
+                f"adapter {sha[:12]}" if (sha := of.get("adapter_sha")) else "no adapter"
+                for of in (record, policy)
+            )
+            raise UsageError(
+                f"--resume: record {name!r} was made with {made}, now {now} is in use", hint=_SAME
+            )
+
+
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raise UsageError where a finished record was made from other values than asked for now."""
     for key, value in new.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flexinfer.config import Report
 from flexinfer.tasks.generate.input import Item
 from flexinfer.tasks.generate.output import InOrder
-from flexinfer.tasks.generate.records import Record, done_record
+from flexinfer.tasks.generate.records import Record, done_record, policy_of
 from flexinfer.tasks.generate.requests import Plan
 from flexinfer.tasks.generate.text import TextStream
 
@@ -82,8 +82,9 @@ def _answers(
         if stream is not None:
             stream.add(token)
 
+    policy = policy_of(engine)
     for output in engine.stream(requests, on_token):
         if stream is not None and output.error is None:
             stream.finish(output.outputs[0].text)
-        index = places[output.index]
-        yield index, done_record(items[index], plan.requests[index], output, engine.model_name)
+        index, model = places[output.index], engine.model_name
+        yield index, done_record(items[index], plan.requests[index], output, model, policy)
