@@ -1,0 +1,171 @@
+"""The side path in two kernels is the plain form's, for any ranks, members, rows and splits.
+
+Shape letters: N outputs, K inputs, R ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.lora import gated_tile, lora_linear, lora_matmul
+from flexinfer.kernels.fast.lora_add import MOST_RANKS, lora_add, lora_gated
+from flexinfer.kernels.linear import Dense
+from flexinfer.kernels.lora import Adapted
+from flexinfer.kernels.mlp import gated
+from tests.support.triton_interpreter import DTYPES, close, normal, same
+
+INPUTS = 96
+tma = pytest.mark.parametrize("tma", [0, 1])
+splits = pytest.mark.parametrize("split", [1, 3])
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+GROUPS = {
+    "alone": ((80,), (8,)),
+    "q, k, v": ((128, 64, 64), (32, 32, 32)),
+    "unequal": ((80, 24, 56), (1, 40, 17)),
+    "one has none": ((64, 32, 32), (16, 0, 3)),
+    "largest": ((64,), (MOST_RANKS,)),
+}
+groups = pytest.mark.parametrize("group", GROUPS)
+
+
+def tile_of(split: int = 1, use_tma: int = 0) -> Tile:
+    """Return a tile of several blocks and turns."""
+    return Tile(16, 32, 16, split, 4, 3, use_tma)
+
+
+def side(
+    widths: Sequence[int], ranks: Sequence[int], dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Return A [R, K], and B [N, R] that is block-diagonal."""
+    a = normal(sum(ranks), INPUTS, seed=2, dtype=dtype) * 0.2
+    blocks = [normal(n, r, seed=3 + i) for i, (n, r) in enumerate(zip(widths, ranks, strict=True))]
+    return a, torch.block_diag(*blocks).to(dtype)
+
+
+def base(outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a weight [N, K]."""
+    return normal(outputs, INPUTS, seed=1, dtype=dtype) * 0.2
+
+
+def parts(x: Tensor, w: Tensor, a: Tensor, split: int) -> Tensor:
+    """Return what `lora_matmul` returns, as PyTorch computes it."""
+    joined = torch.cat((w, a)).float()
+    shares = zip(x.float().chunk(split, 1), joined.chunk(split, 1), strict=True)
+    return torch.stack([F.linear(*share) for share in shares])
+
+
+@tma
+@splits
+@pytest.mark.parametrize("rows", [1, 16, 19])
+@pytest.mark.parametrize("ranks", [1, 16, 40])
+@pytest.mark.parametrize("outputs", [64, 80])
+def test_both_products(outputs: int, ranks: int, rows: int, split: int, tma: int) -> None:
+    x, w, a = normal(rows, INPUTS), base(outputs), side((outputs,), (ranks,))[0]
+    found = lora_matmul(x, w, a, tile_of(split, tma))
+    assert found.shape == (split, rows, outputs + ranks)
+    close(found, parts(x, w, a, split), 1e-4)
+
+
+@splits
+def test_only_what_is_whole_is_rounded(split: int) -> None:
+    half = torch.float16
+    x, w, a = normal(3, INPUTS, dtype=half), base(64, half), side((64,), (8,), half)[0]
+    found = lora_matmul(x, w, a, tile_of(split))
+    assert found.dtype == (half if split == 1 else torch.float32)
+    close(found.float(), parts(x, w, a, split), 1e-4 if split > 1 else 4e-3)
+
+
+def test_nothing_is_written_between_rows() -> None:
+    """Rows are aligned: what lies between them, and B's block beyond its ranks, stays as it was."""
+    x, w, a = normal(5, INPUTS), base(80), side((80,), (3,))[0]
+    found = lora_matmul(x, w, a, tile_of())
+    assert found.stride(1) == 96
+    assert torch.as_strided(found, (4, 13), (96, 1), 83).isnan().all()
+
+
+@groups
+@dtypes
+@splits
+@pytest.mark.parametrize("rows", [1, 19])
+def test_add(rows: int, split: int, dtype: torch.dtype, group: str) -> None:
+    widths, ranks = GROUPS[group]
+    a, b = side(widths, ranks, dtype)
+    x, w = normal(rows, INPUTS, dtype=dtype), base(sum(widths), dtype)
+    found = lora_add(lora_matmul(x, w, a, tile_of(split)), b, widths, ranks)
+    check(found, Adapted(Dense(w), a, b)(x))
+
+
+@dtypes
+@splits
+@pytest.mark.parametrize("rows", [1, 19])
+@pytest.mark.parametrize("ranks", [(8, 8), (1, 40), (32, 16), (0, 5), (128, 100)])
+@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
+def test_gated(
+    activation: str, ranks: tuple[int, int], rows: int, split: int, dtype: torch.dtype
+) -> None:
+    a, b = side((80, 80), ranks, dtype)
+    x, w = normal(rows, INPUTS, dtype=dtype), base(160, dtype)
+    found = lora_gated(lora_matmul(x, w, a, gated_tile(tile_of(split))), b, activation, ranks)
+    check(found, gated(*Adapted(Dense(w), a, b)(x).chunk(2, 1), activation))
+
+
+def check(found: Tensor, expected: Tensor) -> None:
+    """Fail unless both are the same; an fp16 rank that was rounded the other way shows in a row."""
+    assert found.dtype == expected.dtype
+    close(found, expected, 1e-4 if found.dtype == torch.float32 else 2**-7)
+
+
+@dtypes
+@groups
+def test_rounded_where_the_plain_form_rounds(group: str, dtype: torch.dtype) -> None:
+    """With products that are exact whatever the order, every bit is the same."""
+    widths, ranks = GROUPS[group]
+    a, b = (_coarse(t) for t in side(widths, ranks, dtype))
+    x, w = _coarse(normal(5, INPUTS, dtype=dtype)), _coarse(base(sum(widths), dtype))
+    expected = Adapted(Dense(w), a, b)(x)
+    for split in (1, 3):
+        assert torch.equal(
+            lora_add(lora_matmul(x, w, a, tile_of(split)), b, widths, ranks), expected
+        )
+
+
+def _coarse(t: Tensor) -> Tensor:
+    """Return few bits of each value, so that sums of products fit fp32."""
+    return (t * 64).round() / 64
+
+
+@groups
+@dtypes
+def test_products_of_cublas_are_taken_too(dtype: torch.dtype, group: str) -> None:
+    widths, ranks = GROUPS[group]
+    a, b = side(widths, ranks, dtype)
+    x, w = normal(70, INPUTS, dtype=dtype), base(sum(widths), dtype)
+    partials = lora_linear(x, w, a)
+    assert partials.shape == (1, 70, sum(widths) + sum(ranks))
+    same(lora_add(partials, b, widths, ranks), Adapted(Dense(w), a, b)(x))
+
+
+def test_other_members_ranks_are_not_read() -> None:
+    """B outside the blocks may hold anything."""
+    widths, ranks = GROUPS["unequal"]
+    a, b = side(widths, ranks)
+    x, w = normal(3, INPUTS), base(sum(widths))
+    expected = Adapted(Dense(w), a, b)(x)
+    outside = torch.block_diag(*(torch.ones(n, r) for n, r in zip(widths, ranks, strict=True))) == 0
+    b[outside] = torch.nan
+    close(lora_add(lora_matmul(x, w, a, tile_of(3)), b, widths, ranks), expected, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("widths", "ranks"), [((64,), (MOST_RANKS + 1,)), ((60,), (8,)), ((64,), (8, 8))]
+)
+def test_what_does_not_fit_is_refused(widths: tuple[int, ...], ranks: tuple[int, ...]) -> None:
+    partials = normal(1, 2, 64 + sum(ranks))
+    with pytest.raises(AssertionError):
+        lora_add(partials, normal(64, sum(ranks)), widths, ranks)
