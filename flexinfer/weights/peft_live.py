@@ -61,21 +61,34 @@ def _is_tuner(module: nn.Module) -> bool:
     return bool(isinstance(module, BaseTunerLayer))
 
 
-def _active(tuners: Mapping[str, Any]) -> str:
-    """Return the name of the one adapter that is active in any layer."""
+def _is_lora(layer: nn.Module) -> bool:
+    """Whether a layer of PEFT's holds LoRA."""
     from peft.tuners.lora.layer import LoraLayer
 
-    if other := next((x for x in tuners.values() if not isinstance(x, LoraLayer)), None):
-        raise UsageError(f"PEFT's {type(other).__name__} is not supported", hint="use LoRA")
+    return bool(isinstance(layer, LoraLayer))
+
+
+def _title(layer: nn.Module) -> str:
+    """Return the full name of a layer's class: many methods of PEFT have a Linear."""
+    return f"{type(layer).__module__}.{type(layer).__name__}"
+
+
+def _active(tuners: Mapping[str, Any]) -> str:
+    """Return the name of the one adapter that is active in any layer."""
     held: set[str] = {
         name
         for layer in tuners.values()
+        if _is_lora(layer)
         for name in layer.active_adapters
         if name in layer.lora_A or name in layer.lora_embedding_A
     }
     if not held:
+        other = next((_title(x) for x in tuners.values() if not _is_lora(x)), None)
         what = "no LoRA adapter is active" if tuners else "the model has no PEFT layers"
-        raise UsageError(what, hint="hand in what get_peft_model returned, its adapter active")
+        raise UsageError(
+            what if other is None else f"PEFT's {other} is not supported",
+            hint="hand in what get_peft_model returned, with one LoRA adapter active",
+        )
     if len(held) > 1:
         raise UsageError(
             f"{len(held)} adapters are active: {', '.join(sorted(held))}",
@@ -101,7 +114,9 @@ def _options(modules: Collection[nn.Module], active: str) -> Mapping[str, Any]:
 
 
 def _check_layer(found: Found, name: str, layer: Any) -> None:
-    """Raise UsageError for a layer whose forward is not its base and one plain pair."""
+    """Raise UsageError for a layer whose base is not pristine, or whose adapters are off."""
+    if not _is_lora(layer):
+        raise found.refuse(f"PEFT's {_title(layer)} on {name} is not supported")
     if layer.merged_adapters:
         raise found.refuse(
             f"{layer.merged_adapters[0]} is merged into {name}, so the base is not pristine",
@@ -113,13 +128,13 @@ def _check_layer(found: Found, name: str, layer: Any) -> None:
 
 def _add(found: Found, name: str, layer: Any, active: str, biased: bool) -> None:
     """Add the pair of a layer, or its name where the text model has no such linear map."""
-    kind, variant = type(layer), type(layer.lora_variant.get(active))
+    variant = layer.lora_variant.get(active)
     if name in UNSERVED:
         raise found.refuse(f"LoRA on {name} is not supported", "leave it out of target_modules")
-    if f"{kind.__module__}.{kind.__name__}" not in PLAIN_LAYERS or layer.fan_in_fan_out:
-        raise found.refuse(f"PEFT's {kind.__name__} on {name} is not supported")
-    if variant is not type(None) and variant.__name__ not in PLAIN_VARIANTS:
-        raise found.refuse(f"PEFT's {variant.__name__} on {name} is not supported")
+    if _title(layer) not in PLAIN_LAYERS or layer.fan_in_fan_out:
+        raise found.refuse(f"PEFT's {type(layer).__name__} on {name} is not supported")
+    if variant is not None and type(variant).__name__ not in PLAIN_VARIANTS:
+        raise found.refuse(f"PEFT's {type(variant).__name__} on {name} is not supported")
     if name not in found.targets:
         found.absent.append(name)
         return

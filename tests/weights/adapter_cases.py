@@ -24,7 +24,7 @@ WEIGHTS = "adapter_model.safetensors"
 def targets_of(model: PreTrainedModel) -> dict[str, tuple[int, int]]:
     """Return (out, in) of all linear maps under the text model's root."""
     return {
-        name.removeprefix("model."): tuple(module.weight.shape)  # type: ignore[misc] # two numbers
+        name.removeprefix("model."): (module.out_features, module.in_features)
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and name != "lm_head"
     }
@@ -124,7 +124,8 @@ CASES = {
         },
     ),
     "patterns and rslora": Case(
-        tiny_qwen3, {"use_rslora": True, "rank_pattern": {"o_proj": 9}, "alpha_pattern": {"up": 3}}
+        tiny_qwen3,
+        {"use_rslora": True, "rank_pattern": {"o_proj": 9}, "alpha_pattern": {"up_proj": 3}},
     ),
     "layers": Case(tiny_qwen3, {"target_modules": QV, "layers_to_transform": [0, 3]}),
     "one layer": Case(

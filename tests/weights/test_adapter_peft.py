@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig, PeftModel, inject_adapter_in_model
 
 from flexinfer.weights.peft_folder import read_folder
 from flexinfer.weights.peft_live import read_live
@@ -14,6 +14,7 @@ from tests.support.tiny import tiny_gemma4, tiny_qwen3
 from tests.weights.adapter_cases import (
     CASES,
     QV,
+    Case,
     adapted,
     edit,
     merged_by_peft,
@@ -31,8 +32,8 @@ def close(ours: dict[str, torch.Tensor], peft: dict[str, torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_folder_and_a_live_model_merge_as_in_peft(case: object, tmp_path: Path) -> None:
-    base, options = case.base(), case.options  # type: ignore[attr-defined] # a Case
+def test_a_folder_and_a_live_model_merge_as_in_peft(case: Case, tmp_path: Path) -> None:
+    base, options = case.base(), case.options
     model = adapted(base, **options)
     folder = save(model, tmp_path)
     saved, live = read_folder(folder, targets_of(base)), read_live(model, targets_of(base))
@@ -93,9 +94,10 @@ def test_of_several_adapters_the_active_one_is_read(tmp_path: Path) -> None:
     assert read_folder(tmp_path, targets_of(base)).sha() == first.sha()
 
 
-def test_an_adapter_that_transformers_injected_is_read() -> None:
+def test_an_injected_adapter_is_read() -> None:
     base, injected = tiny_qwen3(), tiny_qwen3()
-    injected.add_adapter(LoraConfig(r=4, target_modules=QV, init_lora_weights=False), "mine")
+    config = LoraConfig(r=4, target_modules=QV, init_lora_weights=False)
+    inject_adapter_in_model(config, injected, "mine")
     adapter = read_live(injected, targets_of(base))
     layer = injected.get_submodule("model.layers.3.self_attn.v_proj")
     ours = merged_by_us(base, adapter)["model.layers.3.self_attn.v_proj.weight"]
