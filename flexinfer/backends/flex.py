@@ -39,6 +39,10 @@ class FlexBackend:
         """Serve every request, in input order."""
         return self.engine.generate(requests)
 
+    def refresh(self) -> None:
+        """Bring the adapter in use in anew."""
+        self.engine.refresh(self.engine.machinery.weights.adapter)
+
     def close(self) -> None:
         """Give the KV cache and the graphs back."""
         self.engine.close()

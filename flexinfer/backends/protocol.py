@@ -43,6 +43,10 @@ class Backend(Protocol):
         """Serve every request, in input order; one that cannot be served carries its `error`."""
         ...
 
+    def refresh(self) -> None:
+        """Bring the adapter in use in anew, from memory; the rollouts stay what they were."""
+        ...
+
     def close(self) -> None:
         """Give the KV cache and the graphs back; the checkpoint stays usable."""
         ...

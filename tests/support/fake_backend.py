@@ -62,6 +62,10 @@ class FakeBackend:
         self.stats.step_s += [0.001 * (call + 1)] * (new - 1)
         return self.tamper(call, [answer(i, r) for i, r in enumerate(requests)])
 
+    def refresh(self) -> None:
+        assert not self.closed
+        self.stats.refresh_s.append(0.5)
+
     def close(self) -> None:
         self.closed = True
 

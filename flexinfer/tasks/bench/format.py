@@ -105,7 +105,7 @@ def _heading(report: BenchReport) -> list[str]:
     for row in report.results:
         graphs = {True: "CUDA graphs", False: "no CUDA graphs", None: "not run"}
         samples = f"{row.n_samples} samples each, " if row.n_samples > 1 else ""
-        adapter = f", adapter {row.lora_adapter}" if row.lora_adapter else ""
+        adapter = f", adapter {row.lora_adapter} {row.lora_mode}" if row.lora_adapter else ""
         what = f"{row.model_name} ({row.backend}{adapter}, {graphs[row.capture_cudagraph]})"
         work = f"prompts of {row.prompt_length} tokens, {samples}{row.max_new_tokens} new"
         counts.setdefault((what, work), []).append(str(row.n_prompts))
@@ -123,6 +123,8 @@ def _words(report: BenchReport) -> list[str]:
     for row in report.results:
         label = f"{row.backend} batch {row.max_batch_size}"
         lines += [f"{label}: failed: {row.error}"] if row.error else [f"{label}: {_gate(row)}"]
+        if row.refresh_s is not None:
+            lines.append(f"{label}: a refresh of the adapter takes {1e3 * row.refresh_s:.1f} ms")
         lines += [
             f"{label}: round {number} left out: {problem}"
             for number, problem in row.flagged_rounds.items()

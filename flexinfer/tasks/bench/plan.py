@@ -23,6 +23,7 @@ def blank_rows(
             backend=backend,
             model_name=model_name,
             lora_adapter=options.adapter,
+            lora_mode=None if options.adapter is None else options.lora_mode,
             max_batch_size=size,
             max_seq_length=engine_config.max_seq_length or 0,
             n_prompts=config.prompts_at(size),

@@ -32,6 +32,7 @@ DEFINITIONS: Mapping[str, str] = {
     "profile": "taken after the timed rounds: `ops` are the operations of one decode step in the "
     "middle of the workload, each with what it adds to the time the device is busy and the bytes "
     "it must move; `call` is a whole call under the profiler, which stretches its gaps",
+    "refresh_s": "median of 5 refreshes of the adapter from memory, until the device is done",
     "roofline_pct": "bytes decoding must read over the copy bandwidth measured in this run, as a "
     "percentage of the measured decode time (median wall less the one-token call)",
 }
@@ -40,6 +41,7 @@ KEY = (
     "backend",
     "model_name",
     "lora_adapter",
+    "lora_mode",
     "max_batch_size",
     "n_prompts",
     "n_samples",
@@ -76,6 +78,7 @@ class BenchResult:
     prompt_length: str
     max_new_tokens: int
     n_samples: int = 1
+    lora_mode: str | None = None
     capture_cudagraph: bool | None = None
     n_prompt_tokens: int | None = None
     n_decoded_tokens: int | None = None
@@ -95,6 +98,7 @@ class BenchResult:
     compile_s: float | None = None
     capture_s: float | None = None
     warm_up_s: float | None = None
+    refresh_s: float | None = None
     graph_replays: int | None = None
     eager_steps: int | None = None
     preemptions: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from flexinfer.backends.protocol import Backend
@@ -14,6 +15,7 @@ from flexinfer.tasks.bench.progress import Progress, duration
 
 Clock = Callable[[], float]
 PREFILL_CALLS = 3
+REFRESHES = 5
 TOLD_FROM_S = 60.0
 
 
@@ -106,9 +108,21 @@ def measure(
     )
 
 
+def refresh_s(backend: Backend) -> float:
+    """Return the seconds that bringing the adapter in anew takes: median of some refreshes."""
+    for _ in range(REFRESHES):
+        backend.refresh()
+    return median(backend.stats.refresh_s[-REFRESHES:])
+
+
 def snapshot(stats: EngineStats) -> EngineStats:
     """Copy counters that go on growing."""
-    return replace(stats, ttft_s=list(stats.ttft_s), step_s=list(stats.step_s))
+    return replace(
+        stats,
+        ttft_s=list(stats.ttft_s),
+        step_s=list(stats.step_s),
+        refresh_s=list(stats.refresh_s),
+    )
 
 
 def since(before: EngineStats, now: EngineStats) -> EngineStats:

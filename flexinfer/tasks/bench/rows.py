@@ -19,7 +19,7 @@ from flexinfer.tasks.bench.profile.result import Profile, Subject
 from flexinfer.tasks.bench.progress import Once, Progress
 from flexinfer.tasks.bench.result import BenchResult
 from flexinfer.tasks.bench.rig import Profiler, Rig, profiled
-from flexinfer.tasks.bench.rounds import Clock, measure, requests_for
+from flexinfer.tasks.bench.rounds import Clock, measure, refresh_s, requests_for
 from flexinfer.tasks.bench.workload import workload
 from flexinfer.tasks.roofline import StepCost
 
@@ -117,6 +117,7 @@ def _measured(
         reset_peak(device)
         measured = measure(backend, config, plan.prompts, progress, clock)
         memory, found = peak(device), figures(measured)
+        refresh = None if blank.lora_adapter is None else refresh_s(backend)
         subject = Subject(
             requests=requests_for(config, plan.prompts, config.max_new_tokens),
             wall_s=found.get("median_wall_s"),
@@ -134,6 +135,7 @@ def _measured(
         peak_memory_gb=memory.allocated_gb,
         peak_reserved_gb=memory.reserved_gb,
         load_s=job.checkpoint.load_s,
+        refresh_s=refresh,
         notices=(*said, *remarks(measured), *missed),
     )
 
