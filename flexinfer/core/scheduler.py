@@ -24,11 +24,18 @@ class Scheduler:
     """
 
     def __init__(
-        self, pool: PagePool, max_batch_size: int, max_seq_length: int, prefill_tokens: int
+        self,
+        pool: PagePool,
+        max_batch_size: int,
+        max_seq_length: int,
+        prefill_tokens: int,
+        fixed_tile: int | None = None,
     ) -> None:
         """Serve sequences of up to `max_seq_length` tokens, `prefill_tokens` tokens a prefill step.
 
-        Raises NotEnoughMemory if the pool does not hold one sequence of that length.
+        With a `fixed_tile`, which position is computed by which kind of step, and in which tile of
+        queries, depends on its sequence alone: chunks end at multiples of it, and the last known
+        token decodes. Raises NotEnoughMemory if the pool does not hold one sequence of that length.
         """
         required, available = pool.pages_for(max_seq_length), pool.n_pages - 1
         if required > available:
@@ -40,7 +47,8 @@ class Scheduler:
         self.pool = pool
         self.prefill_tokens = 0
         self.preemptions = 0
-        self._budget = prefill_tokens
+        self._tile = fixed_tile
+        self._budget = max(prefill_tokens, fixed_tile or 1)
         self._max_seq_length = max_seq_length
         self._max_batch_size = max_batch_size
         self.reset()
@@ -167,7 +175,7 @@ class Scheduler:
         chunks: list[Chunk] = []
         left = self._budget
         for sequence in self._prefilling:
-            end = min(sequence.length, sequence.computed + left)
+            end = self._chunk_end(sequence, left)
             if end > sequence.computed:
                 left -= end - sequence.computed
                 chunks.append(Chunk(sequence, sequence.computed, end, end == sequence.length))
@@ -175,20 +183,31 @@ class Scheduler:
             self._launch(chunk)
         return self._step(tuple(chunks), ())
 
+    def _chunk_end(self, sequence: Sequence, left: int) -> int:
+        """Return up to where a sequence is prefilled now, with `left` tokens to spend."""
+        end = min(sequence.length, sequence.computed + left)
+        if self._tile is None or end >= sequence.length - 1:
+            return end if self._tile is None else sequence.length - 1
+        return end - end % self._tile
+
     def _launch(self, chunk: Chunk) -> None:
         """Count a chunk as computed; a sampled one begins to decode, a led prompt is now shared."""
         sequence, group = chunk.sequence, chunk.sequence.group
         self._placement.check_writable(sequence, chunk.start, chunk.end)
         sequence.computed = chunk.end
         self.prefill_tokens += chunk.end - chunk.start
-        if group.leader is sequence and chunk.end >= len(group.prompt):
+        if group.leader is sequence and chunk.end >= group.shared:
             group.leader = None
             if group.unfinished > 1:
                 self._placement.keep(group, sequence.pages)
         if chunk.sampled:
             self._expect_token(sequence)
-            self._prefilling.remove(sequence)
-            self._decoding.append(sequence)
+        elif self._tile is None or chunk.end < sequence.length - 1:
+            return
+        else:
+            self._entering.append(sequence)
+        self._prefilling.remove(sequence)
+        self._decoding.append(sequence)
 
     def _expect_token(self, sequence: Sequence) -> None:
         """Count a token that is sampled on the device."""

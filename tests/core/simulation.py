@@ -102,10 +102,18 @@ class Rollout:
     """Scheduler, device and the steps in between whose tokens the host has not read."""
 
     def __init__(
-        self, *, n_pages: int, page_size: int, n_slots: int, max_seq_length: int, budget: int
+        self,
+        *,
+        n_pages: int,
+        page_size: int,
+        n_slots: int,
+        max_seq_length: int,
+        budget: int,
+        fixed_tile: int | None = None,
     ) -> None:
         self.pool = PagePool(n_pages, page_size)
-        self.scheduler = Scheduler(self.pool, n_slots, max_seq_length, budget)
+        budget = max(budget, fixed_tile or 1)
+        self.scheduler = Scheduler(self.pool, n_slots, max_seq_length, budget, fixed_tile)
         self.device = Device(self.pool, n_slots, max_seq_length)
         self.budget = budget
         self.unread: deque[list[tuple[Sequence, int]]] = deque()

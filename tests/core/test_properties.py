@@ -29,14 +29,18 @@ class Life(RuleBasedStateMachine):
         spare=st.integers(0, 12),
         n_slots=st.integers(1, 5),
         budget=st.integers(1, 20),
+        fixed_tile=st.sampled_from([None, None, 1, 4]),
     )
-    def build(self, page_size: int, spare: int, n_slots: int, budget: int) -> None:
+    def build(
+        self, page_size: int, spare: int, n_slots: int, budget: int, fixed_tile: int | None
+    ) -> None:
         self.rollout = Rollout(
             n_pages=1 + -(-MAX_SEQ_LENGTH // page_size) + spare,
             page_size=page_size,
             n_slots=n_slots,
             max_seq_length=MAX_SEQ_LENGTH,
             budget=budget,
+            fixed_tile=fixed_tile,
         )
 
     @rule(prompt_length=LENGTHS, limit=NEW_TOKENS, data=st.data())
@@ -131,3 +135,40 @@ def test_the_smallest_pool_serves_everything(
     for group in groups:
         rollout.add(*group)
     rollout.drain(ahead)
+
+
+@COMMON
+@given(
+    groups=workloads(),
+    page_size=PAGE_SIZES,
+    n_slots=st.integers(1, 6),
+    budget=st.integers(1, 40),
+    tile=st.integers(1, 6),
+    ahead=st.integers(0, 3),
+)
+def test_with_a_fixed_tile_others_do_not_decide_how_a_position_is_computed(
+    groups: list[tuple[int, list[int], int]],
+    page_size: int,
+    n_slots: int,
+    budget: int,
+    tile: int,
+    ahead: int,
+) -> None:
+    """Prefill covers all of a prompt but its last token, in the same tiles; the rest decodes."""
+    rollout = Rollout(
+        n_pages=1 + 30 * MAX_SEQ_LENGTH,
+        page_size=page_size,
+        n_slots=n_slots,
+        max_seq_length=MAX_SEQ_LENGTH,
+        budget=budget,
+        fixed_tile=tile,
+    )
+    for group in groups:
+        rollout.add(*group)
+    for step in rollout.drain(ahead):
+        for chunk in step.chunks:
+            last = len(chunk.sequence.prompt) - 1
+            assert not chunk.sampled
+            assert chunk.start % tile == 0
+            assert chunk.end == last or chunk.end % tile == 0
+    assert rollout.scheduler.prefill_tokens == sum(length - 1 for length, _, _ in groups)
