@@ -51,7 +51,7 @@ class Adapter:
             whole.update(f"{name} {pair.scale.hex()}\n".encode())
             for part, tensor in _tensors(pair):
                 whole.update(f"{part} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-                raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+                raw = tensor.detach().cpu().flatten().view(torch.uint8)
                 whole.update(raw.numpy().tobytes())
         return whole.hexdigest()
 

@@ -27,45 +27,42 @@ def read_live(module: nn.Module, targets: Mapping[str, tuple[int, int]]) -> Adap
     now. Raises UsageError where no adapter or more than one is active, where adapters are disabled
     or merged, and for whatever cannot be served exactly (see peft_options).
     """
-    walked = dict(_walk(module, ""))
-    tuners = {name: layer for name, layer in walked.items() if _is_tuner(layer)}
-    active = _active(tuners)
+    from peft.tuners.lora.layer import LoraLayer
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    walked = dict(_walk(module, "", BaseTunerLayer))
+    tuners = {name: layer for name, layer in walked.items() if _is_a(layer, BaseTunerLayer)}
+    lora = {name: layer for name, layer in tuners.items() if _is_a(layer, LoraLayer)}
+    active = _active(tuners, lora)
     found = Found(f"{active} (live)", targets)
     options = _options(walked.values(), active)
     check_options(found.name, options)
-    for name, layer in tuners.items():
+    if other := next((name for name in tuners if name not in lora), None):
+        raise found.refuse(f"PEFT's {_title(tuners[other])} on {other} is not supported")
+    for name, layer in lora.items():
         _check_layer(found, name, layer)
         if active in layer.lora_A or active in layer.lora_embedding_A:
             _add(found, relative_name(name), layer, active, options["bias"] != "none")
     if options["bias"] == "all":
         _add_biases(found, walked)
     dropout = options.get("lora_dropout")
-    if dropout and any(layer.training for layer in tuners.values()):
+    if dropout and any(layer.training for layer in lora.values()):
         found.notices.append(f"adapter: lora_dropout {dropout} is for training, not for rollouts")
     return found.adapter()
 
 
-def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield all modules by name, not what PEFT put into its layers: that is most of them."""
+def _walk(module: nn.Module, name: str, end: type) -> Iterator[tuple[str, Any]]:
+    """Yield all modules by name, not what is inside an `end`: in a PEFT model that is most."""
     yield name, module
-    if _is_tuner(module):
+    if _is_a(module, end):
         return
     for child_name, child in module.named_children():
-        yield from _walk(child, f"{name}.{child_name}" if name else child_name)
+        yield from _walk(child, f"{name}.{child_name}" if name else child_name, end)
 
 
-def _is_tuner(module: nn.Module) -> bool:
-    """Whether PEFT put this layer in the place of another."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    return bool(isinstance(module, BaseTunerLayer))
-
-
-def _is_lora(layer: nn.Module) -> bool:
-    """Whether a layer of PEFT's holds LoRA."""
-    from peft.tuners.lora.layer import LoraLayer
-
-    return bool(isinstance(layer, LoraLayer))
+def _is_a(module: nn.Module, kind: type) -> bool:
+    """Do what isinstance does; that is slow for PEFT's abstract classes, and a model is large."""
+    return kind in type(module).__mro__
 
 
 def _title(layer: nn.Module) -> str:
@@ -73,17 +70,16 @@ def _title(layer: nn.Module) -> str:
     return f"{type(layer).__module__}.{type(layer).__name__}"
 
 
-def _active(tuners: Mapping[str, Any]) -> str:
+def _active(tuners: Mapping[str, Any], lora: Mapping[str, Any]) -> str:
     """Return the name of the one adapter that is active in any layer."""
     held: set[str] = {
         name
-        for layer in tuners.values()
-        if _is_lora(layer)
+        for layer in lora.values()
         for name in layer.active_adapters
         if name in layer.lora_A or name in layer.lora_embedding_A
     }
     if not held:
-        other = next((_title(x) for x in tuners.values() if not _is_lora(x)), None)
+        other = next((_title(layer) for layer in tuners.values()), None) if not lora else None
         what = "no LoRA adapter is active" if tuners else "the model has no PEFT layers"
         raise UsageError(
             what if other is None else f"PEFT's {other} is not supported",
@@ -115,8 +111,6 @@ def _options(modules: Collection[nn.Module], active: str) -> Mapping[str, Any]:
 
 def _check_layer(found: Found, name: str, layer: Any) -> None:
     """Raise UsageError for a layer whose base is not pristine, or whose adapters are off."""
-    if not _is_lora(layer):
-        raise found.refuse(f"PEFT's {_title(layer)} on {name} is not supported")
     if layer.merged_adapters:
         raise found.refuse(
             f"{layer.merged_adapters[0]} is merged into {name}, so the base is not pristine",

@@ -20,7 +20,7 @@ from flexinfer.weights.peft_folder import read_folder
 from flexinfer.weights.peft_live import read_live
 from flexinfer.weights.random_adapter import random_adapter
 from tests.support.tiny import tiny_gemma4, tiny_qwen3
-from tests.weights.adapter_cases import WEIGHTS, adapted, edit, save, targets_of
+from tests.weights.adapter_cases import WEIGHTS, adapted, biased_llama, edit, save, targets_of
 
 TARGETS = targets_of(tiny_qwen3())
 HERE = "base_model.model.model.layers.2.mlp.up_proj"
@@ -105,6 +105,15 @@ def test_an_adapter_without_effect_is_noted(tmp_path: Path) -> None:
     assert NOOP in read_live(live, TARGETS).notices
 
 
+def test_a_trained_bias_is_an_effect() -> None:
+    base = biased_llama()
+    model = adapted(base, target_modules=["q_proj"], bias="lora_only")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(0 if "lora_B" in name else 1)
+    assert NOOP not in read_live(model, targets_of(base)).notices
+
+
 def put(part: str, tensor: Tensor) -> Change:
     return lambda held: held | {f"{HERE}.lora_{part}.weight": tensor}
 
@@ -165,8 +174,6 @@ def test_broken_tensors_are_refused_in_one_line(change: Change, said: str, folde
 
 
 def test_a_bias_of_a_wrong_shape_or_with_nan_is_refused(tmp_path: Path) -> None:
-    from tests.weights.adapter_cases import biased_llama
-
     base = biased_llama()
     folder = save(adapted(base, target_modules=["q_proj"], bias="lora_only"), tmp_path)
     key = "base_model.model.model.layers.0.self_attn.q_proj.base_layer.bias"

@@ -44,6 +44,7 @@ SELECTIONS: list[dict[str, Any]] = [
     {"target_modules": ["layers.0.self_attn.q_proj", "mlp.up_proj"]},
     {"target_modules": r".*layers\.\d\..*_proj"},
     {"target_modules": "q_proj"},
+    {"target_modules": r"model\.layers\.0"},
     {"target_modules": ["q_proj", "up_proj"], "exclude_modules": ["0.self_attn.q_proj"]},
     {"target_modules": ["q_proj", "up_proj"], "exclude_modules": r"model\.layers\.1\..*"},
     {"target_modules": ["q_proj", "up_proj"], "exclude_modules": []},
