@@ -1,8 +1,8 @@
 """The rest of a side path: add partial sums, multiply the ranks by B, add the base's product.
 
 Rounded where the plain form rounds (kernels/lora.py): the base's product, the product by A, the one
-by B, and their sum. B of a group is block-diagonal, so a block of outputs reads the ranks of its
-own member and no other's.
+by B, and their sum. B is read before the wait for the product: nothing but a refresh writes it.
+B of a group is block-diagonal: a block of outputs reads the ranks of its own member and no other's.
 
 Shape letters: M rows, N outputs, R ranks (of all members of a group), S splits.
 """
@@ -20,14 +20,12 @@ from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 
 BM, BN = 16, 64
 """Rows and outputs of a block: small, so that few rows make enough blocks to hide latency."""
-MOST_RANKS = 128
-"""Ranks that a member may have: they are multiplied in one turn, and must fit the registers."""
+BR = 64
+"""Ranks of a turn, at most: more would not fit the registers."""
 
 
 @triton.jit
-def _sum(
-    p, m, n, end, M, stride, SPLIT: tl.constexpr, dtype: tl.constexpr,
-):  # fmt: skip
+def _sum(p, m, n, end, M, stride, SPLIT: tl.constexpr, dtype: tl.constexpr):
     """Return partial sums at rows `m` and columns `n` < `end`, added and rounded to `dtype`."""
     at = p + m[:, None].to(tl.int64) * stride + n[None, :]
     live = (m[:, None] < M) & (n[None, :] < end)
@@ -46,19 +44,28 @@ def _columns(b, n, end, r, last, R):
 
 @triton.jit
 def _adapted(
-    p, b_tile, m, n, end, r, last, M, N, stride, SPLIT: tl.constexpr, dtype: tl.constexpr,
+    p, b, b_tile, m, n, end, r, last, M, N, R, stride,
+    BR: tl.constexpr, MOST: tl.constexpr, SPLIT: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
-    """Return base + side path of one member at rows `m` and columns `n`, rounded, in fp32."""
+    """Return base + side path of one member at rows `m` and columns `n`, rounded, in fp32.
+
+    `b_tile` is B at the first BR of its ranks `r`; MOST is the most ranks of any member.
+    """
     base = _sum(p, m, n, end, M, stride, SPLIT, dtype)
     low = _sum(p, m, N + r, N + last, M, stride, SPLIT, dtype)
-    side = tl.dot(low, b_tile.T, input_precision="ieee").to(dtype)
-    return (base.to(tl.float32) + side.to(tl.float32)).to(dtype).to(tl.float32)
+    side = tl.dot(low, b_tile.T, input_precision="ieee")
+    for turn in tl.static_range(BR, MOST, BR):
+        low = _sum(p, m, N + turn + r, N + last, M, stride, SPLIT, dtype)
+        b_tile = _columns(b, n, end, turn + r, last, R)
+        side = tl.dot(low, b_tile.T, side, input_precision="ieee")
+    return (base.to(tl.float32) + side.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["M"])
 def lora_add_kernel(
     p, b, out, M, N, R, stride, BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr,
-    WIDTHS: tl.constexpr, RANKS: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr,
+    MOST: tl.constexpr, WIDTHS: tl.constexpr, RANKS: tl.constexpr, SPLIT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """out = base + side path; grid (sum of each member's WIDTH / BN, M / BM)."""
     block = tl.program_id(0)
@@ -80,7 +87,9 @@ def lora_add_kernel(
     b_tile = _columns(b, n, end, r, last, R)
     await_inputs(PDL)
     release_next(PDL)
-    total = _adapted(p, b_tile, m, n, end, r, last, M, N, stride, SPLIT, dtype)
+    total = _adapted(
+        p, b, b_tile, m, n, end, r, last, M, N, R, stride, BR, MOST, SPLIT, dtype
+    )  # fmt: skip
     at = out + m[:, None].to(tl.int64) * N + n[None, :]
     tl.store(at, total.to(dtype), mask=(m[:, None] < M) & (n[None, :] < end))
 
@@ -88,7 +97,8 @@ def lora_add_kernel(
 @triton.jit(do_not_specialize=["M"])
 def lora_gated_kernel(
     p, b, out, M, N, R, stride, BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr,
-    GATE: tl.constexpr, SPLIT: tl.constexpr, GELU: tl.constexpr, PDL: tl.constexpr,
+    MOST: tl.constexpr, GATE: tl.constexpr, SPLIT: tl.constexpr, GELU: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """out = act(gate) * up, each base + side path; the first GATE ranks are gate's.
 
@@ -102,16 +112,15 @@ def lora_gated_kernel(
     b_up = _columns(b, N + n, 2 * N, GATE + r, R, R)
     await_inputs(PDL)
     release_next(PDL)
-    gate = _adapted(p, b_gate, m, n, N, r, GATE, M, 2 * N, stride, SPLIT, dtype)
-    up = _adapted(p, b_up, m, N + n, 2 * N, GATE + r, R, M, 2 * N, stride, SPLIT, dtype)
+    gate = _adapted(
+        p, b, b_gate, m, n, N, r, GATE, M, 2 * N, R, stride, BR, MOST, SPLIT, dtype
+    )  # fmt: skip
+    up = _adapted(
+        p, b, b_up, m, N + n, 2 * N, GATE + r, R, M, 2 * N, R, stride, BR, MOST, SPLIT, dtype
+    )  # fmt: skip
     act = (gelu_tanh(gate) if GELU else silu(gate)).to(dtype).to(tl.float32)
     at = out + m[:, None].to(tl.int64) * N + n[None, :]
     tl.store(at, (act * up).to(dtype), mask=(m[:, None] < M) & (n[None, :] < N))
-
-
-def ranks_fit(ranks: Sequence[int]) -> bool:
-    """Return whether the kernels take members of these ranks."""
-    return max(ranks) <= MOST_RANKS
 
 
 def lora_add(partials: Tensor, b_NR: Tensor, widths: Sequence[int], ranks: Sequence[int]) -> Tensor:
@@ -125,8 +134,8 @@ def lora_add(partials: Tensor, b_NR: Tensor, widths: Sequence[int], ranks: Seque
     out, pdl = b_NR.new_empty(M, N), dependent(b_NR, M)
     grid = (sum(triton.cdiv(width, BN) for width in widths), triton.cdiv(M, BM))
     lora_add_kernel[grid](
-        partials, b_NR, out, M, N, R, partials.stride(1), BM, BN, _block(ranks), tuple(widths),
-        tuple(ranks), len(partials), pdl, num_warps=4, launch_pdl=pdl,
+        partials, b_NR, out, M, N, R, partials.stride(1), BM, BN, _turn(ranks), max(ranks),
+        tuple(widths), tuple(ranks), len(partials), pdl, num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
     return out
 
@@ -140,15 +149,16 @@ def lora_gated(partials: Tensor, b_2NR: Tensor, activation: str, ranks: tuple[in
     _check(partials, b_2NR, (N, N), ranks)
     out, pdl = b_2NR.new_empty(M, N), dependent(b_2NR, M)
     lora_gated_kernel[(triton.cdiv(N, BN), triton.cdiv(M, BM))](
-        partials, b_2NR, out, M, N, R, partials.stride(1), BM, BN, _block(ranks), ranks[0],
-        len(partials), activation == "gelu_pytorch_tanh", pdl, num_warps=4, launch_pdl=pdl,
+        partials, b_2NR, out, M, N, R, partials.stride(1), BM, BN, _turn(ranks), max(ranks),
+        ranks[0], len(partials), activation == "gelu_pytorch_tanh", pdl,
+        num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
     return out
 
 
-def _block(ranks: Sequence[int]) -> int:
-    """Return BR: the ranks of any member, and what a tensor core takes at least."""
-    return max(16, triton.next_power_of_2(max(ranks)))
+def _turn(ranks: Sequence[int]) -> int:
+    """Return the ranks of a turn: those of any member, but no fewer than a tensor core takes."""
+    return next((turn for turn in (16, 32) if turn >= max(ranks)), BR)
 
 
 def _check(partials: Tensor, b_NR: Tensor, widths: Sequence[int], ranks: Sequence[int]) -> None:
@@ -161,4 +171,3 @@ def _check(partials: Tensor, b_NR: Tensor, widths: Sequence[int], ranks: Sequenc
     assert sum(widths) == N, (widths, N)
     assert sum(ranks) == R, (ranks, R)
     assert len(widths) == len(ranks), (widths, ranks)
-    assert ranks_fit(ranks), ranks

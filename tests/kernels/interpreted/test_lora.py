@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.lora import gated_tile, lora_linear, lora_matmul
-from flexinfer.kernels.fast.lora_add import MOST_RANKS, lora_add, lora_gated
+from flexinfer.kernels.fast.lora_add import BR, lora_add, lora_gated
 from flexinfer.kernels.linear import Dense
 from flexinfer.kernels.lora import Adapted
 from flexinfer.kernels.mlp import gated
@@ -29,7 +29,7 @@ GROUPS = {
     "q, k, v": ((128, 64, 64), (32, 32, 32)),
     "unequal": ((80, 24, 56), (1, 40, 17)),
     "one has none": ((64, 32, 32), (16, 0, 3)),
-    "largest": ((64,), (MOST_RANKS,)),
+    "several turns": ((80, 32), (BR + 3, 2 * BR)),
 }
 groups = pytest.mark.parametrize("group", GROUPS)
 
@@ -45,7 +45,7 @@ def side(
     """Return A [R, K], and B [N, R] that is block-diagonal."""
     a = normal(sum(ranks), INPUTS, seed=2, dtype=dtype) * 0.2
     blocks = [normal(n, r, seed=3 + i) for i, (n, r) in enumerate(zip(widths, ranks, strict=True))]
-    return a, torch.block_diag(*blocks).to(dtype)
+    return a, (torch.block_diag(*blocks) * 0.2).to(dtype)
 
 
 def base(outputs: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -62,9 +62,8 @@ def parts(x: Tensor, w: Tensor, a: Tensor, split: int) -> Tensor:
 
 @tma
 @splits
-@pytest.mark.parametrize("rows", [1, 16, 19])
-@pytest.mark.parametrize("ranks", [1, 16, 40])
-@pytest.mark.parametrize("outputs", [64, 80])
+@pytest.mark.parametrize("rows", [1, 19])
+@pytest.mark.parametrize(("outputs", "ranks"), [(64, 40), (80, 1), (80, 16)])
 def test_both_products(outputs: int, ranks: int, rows: int, split: int, tma: int) -> None:
     x, w, a = normal(rows, INPUTS), base(outputs), side((outputs,), (ranks,))[0]
     found = lora_matmul(x, w, a, tile_of(split, tma))
@@ -90,54 +89,53 @@ def test_nothing_is_written_between_rows() -> None:
 
 
 @groups
-@dtypes
 @splits
 @pytest.mark.parametrize("rows", [1, 19])
-def test_add(rows: int, split: int, dtype: torch.dtype, group: str) -> None:
+def test_add(rows: int, split: int, group: str) -> None:
     widths, ranks = GROUPS[group]
-    a, b = side(widths, ranks, dtype)
-    x, w = normal(rows, INPUTS, dtype=dtype), base(sum(widths), dtype)
+    a, b = side(widths, ranks)
+    x, w = normal(rows, INPUTS), base(sum(widths))
     found = lora_add(lora_matmul(x, w, a, tile_of(split)), b, widths, ranks)
-    check(found, Adapted(Dense(w), a, b)(x))
+    close(found, Adapted(Dense(w), a, b)(x), 1e-4)
 
 
-@dtypes
 @splits
 @pytest.mark.parametrize("rows", [1, 19])
-@pytest.mark.parametrize("ranks", [(8, 8), (1, 40), (32, 16), (0, 5), (128, 100)])
-@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
-def test_gated(
-    activation: str, ranks: tuple[int, int], rows: int, split: int, dtype: torch.dtype
-) -> None:
-    a, b = side((80, 80), ranks, dtype)
-    x, w = normal(rows, INPUTS, dtype=dtype), base(160, dtype)
-    found = lora_gated(lora_matmul(x, w, a, gated_tile(tile_of(split))), b, activation, ranks)
-    check(found, gated(*Adapted(Dense(w), a, b)(x).chunk(2, 1), activation))
+@pytest.mark.parametrize("ranks", [(8, 8), (1, 40), (0, 5), (3 * BR, BR + 6)])
+def test_gated(ranks: tuple[int, int], rows: int, split: int) -> None:
+    a, b = side((80, 80), ranks)
+    x, w = normal(rows, INPUTS), base(160)
+    partials = lora_matmul(x, w, a, gated_tile(tile_of(split)))
+    for activation in ("silu", "gelu_pytorch_tanh"):
+        expected = gated(*Adapted(Dense(w), a, b)(x).chunk(2, 1), activation)
+        close(lora_gated(partials, b, activation, ranks), expected, 1e-4)
 
 
-def check(found: Tensor, expected: Tensor) -> None:
-    """Fail unless both are the same; an fp16 rank that was rounded the other way shows in a row."""
-    assert found.dtype == expected.dtype
-    close(found, expected, 1e-4 if found.dtype == torch.float32 else 2**-7)
-
-
-@dtypes
 @groups
-def test_rounded_where_the_plain_form_rounds(group: str, dtype: torch.dtype) -> None:
-    """With products that are exact whatever the order, every bit is the same."""
-    widths, ranks = GROUPS[group]
-    a, b = (_coarse(t) for t in side(widths, ranks, dtype))
-    x, w = _coarse(normal(5, INPUTS, dtype=dtype)), _coarse(base(sum(widths), dtype))
+def test_rounded_where_the_plain_form_rounds(group: str) -> None:
+    """With sums that are exact in any order, every bit is the same."""
+    half, (widths, ranks) = torch.float16, GROUPS[group]
+    a, b = (coarse(t) for t in side(widths, ranks, half))
+    x, w = coarse(normal(5, INPUTS, dtype=half)), coarse(base(sum(widths), half))
     expected = Adapted(Dense(w), a, b)(x)
     for split in (1, 3):
-        assert torch.equal(
-            lora_add(lora_matmul(x, w, a, tile_of(split)), b, widths, ranks), expected
-        )
+        found = lora_add(lora_matmul(x, w, a, tile_of(split)), b, widths, ranks)
+        assert torch.equal(found, expected)
 
 
-def _coarse(t: Tensor) -> Tensor:
+def test_gated_is_rounded_where_the_plain_form_rounds() -> None:
+    half = torch.float16
+    a, b = (coarse(t) for t in side((80, 80), (8, 20), half))
+    x, w = coarse(normal(5, INPUTS, dtype=half)), coarse(base(160, half))
+    expected = gated(*Adapted(Dense(w), a, b)(x).chunk(2, 1), "silu")
+    for split in (1, 3):
+        partials = lora_matmul(x, w, a, gated_tile(tile_of(split)))
+        same(lora_gated(partials, b, "silu", (8, 20)), expected)
+
+
+def coarse(t: Tensor) -> Tensor:
     """Return few bits of each value, so that sums of products fit fp32."""
-    return (t * 64).round() / 64
+    return (t * 32).round() / 32
 
 
 @groups
@@ -162,9 +160,7 @@ def test_other_members_ranks_are_not_read() -> None:
     close(lora_add(lora_matmul(x, w, a, tile_of(3)), b, widths, ranks), expected, 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("widths", "ranks"), [((64,), (MOST_RANKS + 1,)), ((60,), (8,)), ((64,), (8, 8))]
-)
+@pytest.mark.parametrize(("widths", "ranks"), [((60,), (8,)), ((64,), (8, 8)), ((64, 0), (8,))])
 def test_what_does_not_fit_is_refused(widths: tuple[int, ...], ranks: tuple[int, ...]) -> None:
     partials = normal(1, 2, 64 + sum(ranks))
     with pytest.raises(AssertionError):
