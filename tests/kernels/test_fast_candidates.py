@@ -132,6 +132,8 @@ def test_what_won_before_would_be_tried_again() -> None:
         ("matmul", Tile(16, 64, 64, 1, 4, 3, 2)),
         ("whole", Tile(16, 64, 64, 2, 4, 3, 1)),
         ("gated", Tile(16, 64, 64, 2, 4, 3, 1)),
+        ("nf4", Tile(16, 64, 32, 1, 4, 3, 0)),
+        ("nf4-whole", Tile(16, 64, 64, 2, 4, 3, 0)),
         ("decode", DecodeTile(24, 1, 4, 3)),
         ("decode", DecodeTile(32, 0, 4, 3)),
         ("prefill", PrefillTile(256, 64, 4, 3)),

@@ -66,6 +66,18 @@ FAULTS = {
         "(high * cos).to(dtype).to(tl.float32) - (low * sin)",
         "test_rope_write.py",
     ),
+    "halves of a byte the wrong way round": Fault(
+        "nf4_lut.py",
+        "return (even * scale).to(dtype), (odd * scale).to(dtype)",
+        "return (odd * scale).to(dtype), (even * scale).to(dtype)",
+        "test_nf4.py",
+    ),
+    "4-bit scale of the block before": Fault(
+        "nf4.py",
+        "(K // 64) + k // 64 + tl.arange",
+        "(K // 64) + tl.maximum(k // 64 - 1, 0) + tl.arange",
+        "test_nf4.py",
+    ),
 }
 
 

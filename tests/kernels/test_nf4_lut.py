@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from flexinfer.kernels.fast.nf4_lut import BF16_ASM, FP16_ASM, LANE_ASM, SHUFFLE_ASM
+from flexinfer.kernels.fast.nf4_lut import BF16_ASM, FP16_ASM, SHUFFLE_ASM
 from flexinfer.kernels.nf4 import CODE
 
 Registers = dict[str, int]
@@ -89,16 +89,19 @@ def test_permute(asm: object, dtype: torch.dtype) -> None:
 
 
 def test_shuffle() -> None:
-    tables = []
-    for lane in range(32):
-        registers: Registers = {}
-        run(LANE_ASM.value, registers, lane)
-        tables.append(registers["$0"])
-    assert [struct.unpack("<f", struct.pack("<I", word))[0] for word in tables] == [*CODE] * 2
+    codes = [struct.unpack("<I", struct.pack("<f", code))[0] for code in CODE]
     for word in WORDS:
         for lane in (0, 15, 16, 31):
-            registers = {"$8": word, "$9": tables[lane]}
-            run(SHUFFLE_ASM.value, registers, lane, tables)
+            registers = {"$8": word}
+            run(SHUFFLE_ASM.value, registers, lane, codes * 2)
             high, low = halves(word)
             found = [registers[f"${i}"] for i in range(8)]
-            assert found == [tables[index] for index in (*high, *low)], hex(word)
+            assert found == [codes[index] for index in (*high, *low)], hex(word)
+
+
+def test_every_lane_offers_its_code() -> None:
+    codes = [struct.unpack("<I", struct.pack("<f", code))[0] for code in CODE]
+    for lane in range(32):
+        registers = {"$8": 0}
+        run(SHUFFLE_ASM.value, registers, lane, codes * 2)
+        assert registers["v"] == codes[lane % 16]

@@ -38,6 +38,7 @@ from flexinfer.weights.pack import allocate
 from flexinfer.weights.skeleton import shell
 from tests.support.engines import toy_tokenizer
 from tests.support.triton_engine import fast_path
+from tests.support.triton_nf4_cases import nf4_cases
 
 Entries = Mapping[str, Any]
 """Tiles of one device, as tiles.json has them."""
@@ -73,6 +74,7 @@ def cases_for(capability: int) -> Iterator[Case]:
     Devices that were not measured take default tiles; that their own tuning will find tiles like
     those of the table, with TMA or (before sm_90) without, is what "retold" stands for.
     """
+    yield from nf4_cases(int(capability >= 90))
     for name in MODELS:
         yield from model_cases(name, "untuned", {}, (1, 256))
     for device, entries in shipped().items():

@@ -152,7 +152,9 @@ def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
     N, K = shape
     sound = _block(tile.BM) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
     divides = sound and N % tile.BN == 0 and K % (tile.split * tile.BK) == 0
-    return divides and tile.tma in (0, 1) and (kind == "matmul" or tile.split == 1)
+    if kind.startswith("nf4") and tile.BK % 64:
+        return False
+    return divides and tile.tma in (0, 1) and (kind in ("matmul", "nf4") or tile.split == 1)
 
 
 def _block(size: int) -> bool:

@@ -25,8 +25,8 @@ from flexinfer.kernels.nf4 import Nf4
 ROWS = 64
 """Up to how many rows a fused product is used by default: each further 64 dequantise anew."""
 SPLITS = (8, 5, 4, 3, 2)
-BLOCKS = 512
-"""Blocks of an untuned product at most: three or four for each multiprocessor of a large device."""
+BLOCKS = 768
+"""Blocks of an untuned product at most: five or six for each multiprocessor of a large device."""
 DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
@@ -199,16 +199,17 @@ def lut_of(wanted: int | None) -> int:
 def untuned(rows: int, outputs: int, inputs: int, *, split: bool) -> Tile | None:
     """Return a tile that fits any device, None where the product is for cuBLAS, dequantised.
 
-    A block takes 64 outputs and all rows, K in turns of 128; K is split, where the consumer adds
-    partial sums, as far as there are no more than BLOCKS blocks.
+    A block takes 64 outputs and all rows with two warps, whose products take their operands from
+    registers: no weight goes through shared memory once it is dequantised. K is split, where the
+    consumer adds partial sums, as far as there are no more than BLOCKS blocks.
     """
-    BK = 128 if inputs % 128 == 0 else 64
+    BK = 128 if rows <= 32 and inputs % 128 == 0 else 64
     if rows > ROWS or inputs % BK:
         return None
     blocks, turns = -(-outputs // 64), inputs // BK
     fit = (s for s in SPLITS if split and turns % s == 0 and blocks * s <= BLOCKS)
     BM = 16 if rows <= 16 else 32 if rows <= 32 else 64
-    return Tile(BM, 64, BK, next(fit, 1), 4, 3, 0)
+    return Tile(BM, 64, BK, next(fit, 1), 2, 3 if BK == 128 else 4, 0)
 
 
 def _check(x_MK: Tensor, leaf: Nf4, tile: Tile) -> None:

@@ -53,15 +53,20 @@ def permute_asm(halves: Sequence[int]) -> str:
 def shuffle_asm() -> str:
     """Return the assembly that maps four bytes to fp32 codes: even ones in $0-3, odd in $4-7.
 
-    $8: bytes; $9: lane i holds code i modulo 16. Only the lowest four bits of a lane's number
-    count, because the shuffle's segments are 16 wide (0x101f).
+    $8: bytes. Lane i holds code i modulo 16 in v, which the assembler finds out once, before a
+    loop. Only the lowest four bits of a lane's number count, because the shuffle's segments are 16
+    wide (0x101f).
     """
-    picks = ""
+    words = [struct.unpack("<I", struct.pack("<f", value))[0] for value in CODE]
+    asm = "{ .reg .b32 t, l, v; .reg .pred p; mov.u32 l, %laneid; and.b32 l, l, 15; mov.b32 v, 0;"
+    for i, word in enumerate(words):
+        asm += f" setp.eq.u32 p, l, {i}; selp.b32 v, {word:#x}, v, p;"
     for byte in range(4):
         for target, shift in ((4 + byte, 8 * byte), (byte, 8 * byte + 4)):
-            index = f" shr.b32 t, $8, {shift};" if shift else " mov.b32 t, $8;"
-            picks += index + f" shfl.sync.idx.b32 ${target}, $9, t, 0x101f, 0xffffffff;"
-    return "{ .reg .b32 t;" + picks + " }"
+            asm += (
+                f" shr.b32 t, $8, {shift}; shfl.sync.idx.b32 ${target}, v, t, 0x101f, 0xffffffff;"
+            )
+    return asm + " }"
 
 
 def _sixteen(dtype: torch.dtype) -> list[int]:
@@ -70,23 +75,9 @@ def _sixteen(dtype: torch.dtype) -> list[int]:
     return [half & 0xFFFF for half in bits]
 
 
-def lane_asm() -> str:
-    """Return the assembly that gives lane i code i modulo 16 in $0; $1 is not used."""
-    words = [struct.unpack("<I", struct.pack("<f", value))[0] for value in CODE]
-    picks = "".join(
-        f" setp.eq.u32 p, l, {i}; selp.b32 t, {word:#x}, t, p;" for i, word in enumerate(words)
-    )
-    return (
-        "{ .reg .b32 l, t; .reg .pred p; mov.u32 l, %laneid; and.b32 l, l, 15; mov.b32 t, 0;"
-        + picks
-        + " mov.b32 $0, t; }"
-    )
-
-
 BF16_ASM = tl.constexpr(permute_asm(_sixteen(torch.bfloat16)))
 FP16_ASM = tl.constexpr(permute_asm(_sixteen(torch.float16)))
 SHUFFLE_ASM = tl.constexpr(shuffle_asm())
-LANE_ASM = tl.constexpr(lane_asm())
 
 
 @triton.jit
@@ -104,13 +95,8 @@ def codes(bytes_, code, LUT: tl.constexpr, dtype: tl.constexpr):
                 is_pure=True, pack=4,
             )  # fmt: skip
     elif LUT == 2:
-        zero = tl.zeros(bytes_.shape, dtype=tl.int32)
-        # One register: every element asks for the same, and nothing changes it in the loop.
-        lane = tl.inline_asm_elementwise(
-            LANE_ASM, "=f,r", [zero], dtype=tl.float32, is_pure=True, pack=1
-        )
         even, odd = tl.inline_asm_elementwise(
-            SHUFFLE_ASM, "=f,=f,=f,=f,=f,=f,=f,=f,r,f,f,f,f", [bytes_, lane],
+            SHUFFLE_ASM, "=f,=f,=f,=f,=f,=f,=f,=f,r", [bytes_],
             dtype=(tl.float32, tl.float32), is_pure=True, pack=4,
         )  # fmt: skip
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.nf4 import untuned
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile_format import Entries, merged, shipped
 from flexinfer.kernels.fast.tile_store import Stored, read
@@ -15,6 +16,9 @@ from flexinfer.kernels.fast.tile_store import Stored, read
 
 class TileTable:
     """Tiles of one device; `notices` say where they came from."""
+
+    invariant = False
+    """Whether the tile of a shape is the same for any number of rows, and there always is one."""
 
     def __init__(self, entries: Entries, notices: tuple[str, ...] = ()) -> None:
         """Take `{"matmul" | "gated" | "decode": {shape: {rows: tile}}}` as the JSON file has it."""
@@ -25,6 +29,11 @@ class TileTable:
         """Return a device's shipped tiles under those tuned here; none if it was not measured."""
         given, stored = shipped().get(name, {}), read(name)
         return cls(merged(given, stored.tiles), notices_of(name, bool(given), stored))
+
+    @property
+    def entries(self) -> Entries:
+        """The tiles as the JSON file has them."""
+        return self._entries
 
     def _find(self, kind: str, shape: str, rows: int) -> list[int] | None:
         """Return the entry of the smallest measured row count that holds `rows`."""
@@ -44,6 +53,26 @@ class TileTable:
         """Return the tile of the gated product with `outputs` results a row, None for cuBLAS."""
         found = self._find("gated", f"{outputs}x{inputs}", rows)
         return None if found is None else Tile(*found)
+
+    def nf4(self, rows: int, outputs: int, inputs: int, *, split: bool) -> Tile | None:
+        """Return the tile of a product with 4-bit weights, None for cuBLAS, dequantised before.
+
+        Shapes that were not measured get a default tile up to nf4.ROWS rows.
+        """
+        kind, shape = "nf4" if split else "nf4-whole", f"{outputs}x{inputs}"
+        if self._entries.get(kind, {}).get(shape):
+            found = self._find(kind, shape, rows)
+            return None if found is None else Tile(*found)
+        return untuned(rows, outputs, inputs, split=split)
+
+    def nf4_gated(self, rows: int, outputs: int, inputs: int) -> Tile | None:
+        """Return the tile of the gated product with 4-bit weights; None and defaults as `nf4`."""
+        shape = f"{outputs}x{inputs}"
+        if self._entries.get("nf4-gated", {}).get(shape):
+            found = self._find("nf4-gated", shape, rows)
+            return None if found is None else Tile(*found)
+        tile = untuned(rows, outputs, inputs, split=False)
+        return tile if tile is not None and outputs % tile.BN == 0 else None
 
     def prefill(self, head_dim: int) -> PrefillTile:
         """Return the tile of prefill attention; the default fits 99 KB of shared memory (sm_86)."""

@@ -15,8 +15,12 @@ from flexinfer.kernels.fast.prefill import PrefillTile
 
 KINDS: Mapping[str, Any] = {
     "matmul": Tile, "whole": Tile, "gated": Tile, "decode": DecodeTile, "prefill": PrefillTile,
+    "nf4": Tile, "nf4-whole": Tile, "nf4-gated": Tile,
 }  # fmt: skip
-NUMBERS = {"matmul": 2, "whole": 2, "gated": 2, "decode": 3, "prefill": 1}
+NUMBERS = {
+    "matmul": 2, "whole": 2, "gated": 2, "decode": 3, "prefill": 1,
+    "nf4": 2, "nf4-whole": 2, "nf4-gated": 2,
+}  # fmt: skip
 """Numbers in the name of a shape, such as `2560x4096`."""
 Entries = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Tiles of one device."""

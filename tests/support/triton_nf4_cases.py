@@ -1,0 +1,66 @@
+"""What is compiled of the products with 4-bit weights: see triton_cases.
+
+Every tensor lies on the meta device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.nf4 import nf4_dequantise, nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.nf4_lut import PERMUTE, PLAIN
+from flexinfer.kernels.fast.table import TileTable
+from flexinfer.kernels.nf4 import Nf4
+
+META = torch.device("meta")
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+OUTPUTS, INPUTS = 6144, 2560
+
+
+def nf4_cases(tma: int) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield products with default tiles, with each look-up, in fp16 and fp32, by TMA."""
+    table = TileTable({})
+    for rows in (1, 32, 64):
+        tile = table.nf4(rows, OUTPUTS, INPUTS, split=True)
+        gate = table.nf4_gated(rows, OUTPUTS, INPUTS)
+        assert tile is not None
+        assert gate is not None
+        yield f"nf4, untuned, {rows}", partial(product, rows, tile)
+        yield f"nf4 gated, untuned, {rows}", partial(gated, rows, gate)
+    yield "nf4 dequantised, untuned", dequantise
+    few, many = Tile(16, 64, 128, 4, 2, 3, 0), Tile(64, 64, 128, 1, 4, 3, tma)
+    for dtype in (FP16, FP32):
+        yield f"nf4 {dtype}", partial(product, 8, few, dtype=dtype)
+    for tile in (few, many):
+        for lut in (PLAIN, PERMUTE):
+            yield f"nf4 look-up {lut} {list(tile)}", partial(product, 8, tile, lut=lut)
+    yield "nf4 permuted fp16", partial(product, 8, few, lut=PERMUTE, dtype=FP16)
+
+
+def leaf(outputs: int, dtype: torch.dtype = BF16) -> Nf4:
+    """Return a 4-bit leaf without memory."""
+    packed = torch.empty(outputs, INPUTS // 2, dtype=torch.uint8, device=META)
+    absmax = torch.empty(outputs, INPUTS // 64, device=META)
+    return Nf4(packed, absmax, torch.empty(16, device=META), dtype)
+
+
+def product(rows: int, tile: Tile, lut: int | None = None, dtype: torch.dtype = BF16) -> None:
+    """Launch a product."""
+    x = torch.empty(rows, INPUTS, dtype=dtype, device=META)
+    nf4_matmul(x, leaf(OUTPUTS, dtype), tile, lut)
+
+
+def gated(rows: int, tile: Tile) -> None:
+    """Launch a gated product with both activations."""
+    x = torch.empty(rows, INPUTS, dtype=BF16, device=META)
+    for activation in ("silu", "gelu_pytorch_tanh"):
+        nf4_gated_matmul(x, leaf(2 * OUTPUTS), activation, tile)
+
+
+def dequantise() -> None:
+    """Launch what writes the whole matrix."""
+    nf4_dequantise(leaf(OUTPUTS))
