@@ -14,8 +14,9 @@ from flexinfer.cli.doctor import doctor
 from flexinfer.cli.flags import grouped, option
 from flexinfer.cli.generate import generate
 from flexinfer.cli.options import CommonFlags
+from flexinfer.cli.verify_drift import verify_drift
 
-COMMANDS = (generate, bench, doctor)
+COMMANDS = (generate, bench, verify_drift, doctor)
 
 
 def flexinfer(
@@ -36,7 +37,8 @@ def flexinfer(
     if show_help or context.invoked_subcommand is None:
         print_data(context.get_help() + "\n")
         raise typer.Exit
-    context.default_map = {command.__name__: vars(common) for command in COMMANDS}
+    names = (command.__name__.replace("_", "-") for command in COMMANDS)
+    context.default_map = dict.fromkeys(names, vars(common))
     return 0
 
 

@@ -29,6 +29,7 @@ CONTRACT = {
     "--ignore-eos -n --logprobs",
     "bench": f"{MODEL} {ENGINE} {COMMON} --backend --n-prompts --n-rounds --max-new-tokens "
     "--prompt-length --ignore-eos --baseline --fail-below --stats-path --report --format",
+    "verify-drift": f"{MODEL} {ENGINE} {COMMON} --cycles --noise-scale",
     "doctor": f"{COMMON} --model --mode --check --list-checks --strict",
     "": "--version --quiet --debug --help",
 }

@@ -1,0 +1,214 @@
+"""The checks: pure functions from what was recorded and scored to verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import mean
+
+from flexinfer.tasks.drift.gaps import Rollout, changed, n_different, partings, widest
+from flexinfer.tasks.drift.limits import EFFECT, FLOORS, KEPT, TIMES_MAX
+from flexinfer.tasks.drift.record import Record
+from flexinfer.tasks.drift.score import Scores
+from flexinfer.tasks.drift.survival import Survival
+
+Value = float | int | str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One verdict: what was `measured`, the `limit` it is held against, and both in words."""
+
+    name: str
+    passed: bool
+    measured: Value
+    limit: Value
+    detail: str
+
+
+def base_check(before: str, after: str, cycles: int) -> Check:
+    """Check that no base tensor has changed."""
+    return Check(
+        name="base_bit_identical",
+        passed=before == after,
+        measured=after,
+        limit=before,
+        detail=f"sha256 over every base tensor, before the engine was built and after {cycles} "
+        "cycles of moving the adapter, refreshing and rolling out",
+    )
+
+
+def recorded_checks(record: Record) -> Iterator[Check]:
+    """Yield what needs no trainer: each compares bits, but for the adapter's effect."""
+    first, last = record.first, record.last
+    yield _bits(
+        "inference_deterministic", first.sha, record.again.sha, first.rollout, record.again.rollout,
+        "the same adapter read twice: ids, log-probabilities and inference weights",
+    )  # fmt: skip
+    yield _bits(
+        "restored_bit_equal", first.sha, record.restored.sha, first.rollout,
+        record.restored.rollout, "the adapter brought back after the cycles, as inference_"
+        "deterministic",
+    )  # fmt: skip
+    yield Check(
+        name="refresh_idempotent",
+        passed=len(set(record.repeats)) == 1,
+        measured=len(set(record.repeats)),
+        limit=1,
+        detail="different inference weights after refreshing to one adapter 1, 2 and 3 times",
+    )
+    effect = changed(record.bare.rollout, first.rollout)
+    yield Check(
+        name="adapter_effect",
+        passed=effect > EFFECT,
+        measured=effect,
+        limit=EFFECT,
+        detail="largest change of a log-probability against an adapter of zeros (nats); it must "
+        "be more than the limit",
+    )
+    yield _bits(
+        "no_stale_cache", None, None, last.rollout, record.fresh,
+        "tokens that a refreshed engine, which had served the same prompts before, gets other "
+        "than an engine built anew with the moved adapter",
+    )  # fmt: skip
+    if record.survivals:
+        yield survival_check(record.survivals)
+
+
+def _bits(
+    name: str, sha: str | None, other_sha: str | None, one: Rollout, other: Rollout, what: str
+) -> Check:
+    """Compare two rollouts bit by bit, and the hashes that cover their weights too."""
+    different = n_different(one, other)
+    total = sum(len(sample.token_ids) for sample in one)
+    weights = ", the inference weights too" if sha != other_sha and not different else ""
+    found = f"{different} of {total} tokens differ{weights}"
+    if different:
+        found += f", log-probabilities by up to {widest(one, other):.3g} before ids part"
+    return Check(
+        name=name,
+        passed=different == 0 and sha == other_sha,
+        measured=different if sha == other_sha else max(different, 1),
+        limit=0,
+        detail=f"{what}: {found}",
+    )
+
+
+def survival_check(found: tuple[Survival, ...]) -> Check:
+    """Check that every merge keeps of its delta what one rounding to nearest keeps."""
+    worst = max(found, key=lambda one: abs(one.kept - one.attainable))
+    least = min(found, key=lambda one: one.kept)
+    off = abs(worst.kept - worst.attainable)
+    return Check(
+        name="merge_survival",
+        passed=off <= KEPT,
+        measured=off,
+        limit=KEPT,
+        detail=f"fraction of a delta that the merged weights hold: mean "
+        f"{mean(one.kept for one in found):.4f}, least {least.kept:.4f} ({least.name}); measured "
+        f"is the most that one of {len(found)} modules is off what rounding its sum once keeps "
+        f"({worst.name}: {worst.kept:.4f} of {worst.attainable:.4f})",
+    )
+
+
+def trainer_checks(states: Mapping[str, Scores]) -> Iterator[Check]:
+    """Yield the gaps to the trainer, each at the state where it is largest against its limit."""
+    for name, gap_name, words in (
+        ("trainer_mean_gap", "mean_gap", "mean |trainer - rollout| of log-probabilities (nats)"),
+        ("trainer_max_gap", "max_gap", "largest |trainer - rollout| of log-probabilities (nats)"),
+        ("trainer_k3", "k3", "k3 estimate of KL(rollout, trainer) (nats)"),
+    ):
+
+        def excess(state: str, gap_name: str = gap_name) -> float:
+            scores = states[state]
+            found: float = getattr(scores.gap, gap_name)
+            limit: float = getattr(scores.limits, gap_name)
+            return found / limit if found == found else float("inf")
+
+        worst = max(states, key=excess)
+        scores = states[worst]
+        measured: float = getattr(scores.gap, gap_name)
+        yield Check(
+            name=name,
+            passed=all(excess(state) <= 1 for state in states),
+            measured=measured if scores.gap.finite else None,
+            limit=getattr(scores.limits, gap_name),
+            detail=f"{words}, {worst}: {_told(name, scores)}",
+        )
+
+
+def _told(name: str, scores: Scores) -> str:
+    """Return what a gap's number does not say."""
+    gap, yardstick = scores.gap, scores.yardstick
+    if name == "trainer_mean_gap":
+        return f"{gap.tokens} tokens; a perfect rollout would be off by {yardstick.mean_gap:.2g}"
+    if name == "trainer_k3":
+        return (
+            f"ratio min {gap.ratio_min:.5f}, mean {gap.ratio_mean:.5f}, max {gap.ratio_max:.5f}; "
+            f"a perfect rollout's k3 would be {yardstick.k3:.2g}"
+        )
+    found = scores.divergence
+    if found is None:
+        return f"no token beyond it; a perfect rollout would be off by {yardstick.max_gap:.2g}"
+    return (
+        f"first beyond it: prompt {found.prompt} ({found.prompt_tokens} tokens), new token "
+        f"{found.position}, token {found.token}: rollout {found.rollout:.5f}, trainer "
+        f"{found.trainer:.5f}"
+    )
+
+
+def batch_check(record: Record, scores: Scores, *, exact: bool) -> Check:
+    """Compare the rollouts in batches of every size with the first."""
+    sizes = ", ".join(map(str, record.batched))
+    named = {f"batches of {size}": rollout for size, rollout in record.batched.items()}
+    return _alike(
+        "same_in_any_batch", f"batches of {sizes}, shuffled among fillers of other lengths", named,
+        record.first.rollout, scores, exact=exact,
+    )  # fmt: skip
+
+
+def graph_check(record: Record, scores: Scores, *, exact: bool) -> Check | None:
+    """Compare the rollout without CUDA graphs with the first, where there are graphs."""
+    if record.eager is None:
+        return None
+    return _alike(
+        "same_in_graph_and_eager", "without CUDA graphs", {"eager": record.eager},
+        record.first.rollout, scores, exact=exact,
+    )  # fmt: skip
+
+
+def _alike(
+    name: str,
+    what: str,
+    named: Mapping[str, Rollout],
+    first: Rollout,
+    scores: Scores,
+    *,
+    exact: bool,
+) -> Check:
+    """Hold rollouts against one: bits where `exact`, else gaps, and ids where margins are clear.
+
+    Where ids part for the first time, the reference's margin between its two best tokens there must
+    be within the noise: else one of the two runs is wrong.
+    """
+    floor = FLOORS[scores.reference.dtype].max_gap
+    limit = 0.0 if exact else max(floor, TIMES_MAX * scores.own.max_gap)
+    gaps = {label: widest(first, rollout) for label, rollout in named.items()}
+    worst = max(gaps, key=lambda label: gaps[label])
+    parted = [(label, at) for label, rollout in named.items() for at in partings(first, rollout)]
+    margins = [scores.reference.scores[at.prompt][at.position].margin for _, at in parted]
+    wrong = [
+        f"{label}: prompt {at.prompt}, new token {at.position} is {at.other} instead of {at.token} "
+        f"(margin {margin:.3g} logits, {scores.limits.margin:.2g} is noise)"
+        for (label, at), margin in zip(parted, margins, strict=True)
+        if exact or margin > scores.limits.margin
+    ]
+    ids = f"ids part {len(parted)} times, {len(wrong)} of them wrongly" if parted else "same ids"
+    return Check(
+        name=name,
+        passed=gaps[worst] <= limit and not wrong,
+        measured=gaps[worst],
+        limit=limit,
+        detail=f"{what}: {ids}; largest gap of log-probabilities before that in nats ({worst})"
+        + (f"; {wrong[0]}" if wrong else ""),
+    )

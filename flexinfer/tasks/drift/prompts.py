@@ -1,0 +1,75 @@
+"""The prompts that are rolled out, and the batches they are mixed into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+from random import Random
+from typing import NamedTuple
+
+from flexinfer.tasks.bench.workload import workload
+
+Prompt = tuple[int, ...]
+
+
+def lengths(
+    windows: Iterable[int], page: int, new_tokens: int, n_prompts: int, longest: int
+) -> tuple[int, ...]:
+    """Return prompt lengths that make sequences cross every edge, the windows' first.
+
+    Of each window and of a page one prompt ends before it, so that decoding crosses it, and one
+    lies beyond; then one token alone, then several pages. None leaves less room than `new_tokens`
+    within `longest` (which is larger).
+    """
+    edges = [*sorted(set(windows)), page]
+    wanted = [n for e in edges for n in (max(1, e - new_tokens // 2), e + new_tokens)]
+    filling = (page * pages + pages for pages in count(1))
+    found: dict[int, None] = dict.fromkeys(n for n in [*wanted, 1] if n + new_tokens <= longest)
+    while len(found) < n_prompts and (more := next(filling)) + new_tokens <= longest:
+        found[more] = None
+    kept = [*found] or [1]
+    return tuple(kept[i % len(kept)] for i in range(n_prompts))
+
+
+def draw(sizes: Sequence[int], vocab_size: int, seed: int) -> tuple[Prompt, ...]:
+    """Draw a prompt of each size from the ids of bench's workload, no two of them equal in use."""
+    return tuple(
+        workload(1, vocab_size, (size, size), seed + 1000 * i)[0] for i, size in enumerate(sizes)
+    )
+
+
+def batch_sizes(most: int) -> tuple[int, ...]:
+    """Return 1, 2, 3, 5, 8, ... up to `most`, which is among them."""
+    sizes, following = [1], 2
+    while following < most:
+        sizes, following = [*sizes, following], sizes[-1] + following
+    return tuple(dict.fromkeys((*sizes, most)))
+
+
+class Place(NamedTuple):
+    """A row of a batch: the number of a prompt, or None for a filler; its ids and new tokens."""
+
+    prompt: int | None
+    ids: Prompt
+    new_tokens: int
+
+
+def batches(
+    prompts: Sequence[Prompt], size: int, new_tokens: int, vocab_size: int, seed: int
+) -> list[list[Place]]:
+    """Spread the prompts, shuffled, over batches of exactly `size`.
+
+    What is missing is filled up with short prompts that end at different times, so that rows leave
+    and the batch shrinks while the prompts go on.
+    """
+    random = Random(seed + size)
+    order = random.sample(range(len(prompts)), len(prompts))
+    found = []
+    for start in range(0, len(order), size):
+        rows = [Place(i, prompts[i], new_tokens) for i in order[start : start + size]]
+        missing = size - len(rows)
+        fillers = workload(missing, vocab_size, (2, 24), random.randrange(2**31))
+        rows += [Place(None, ids, random.randint(1, new_tokens)) for ids in fillers]
+        random.shuffle(rows)
+        found.append(rows)
+    return found

@@ -1,0 +1,177 @@
+"""Puts engines through everything that is checked afterwards, and keeps what they answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flexinfer.config import EngineConfig, Report, SamplingParams
+from flexinfer.engine.engine import Engine
+from flexinfer.engine.outputs import Request, RequestOutput
+from flexinfer.errors import RequestError
+from flexinfer.tasks.bench.gate import Checked
+from flexinfer.tasks.drift.config import DriftConfig
+from flexinfer.tasks.drift.fingerprint import inference_sha, weights_sha
+from flexinfer.tasks.drift.gaps import Rollout
+from flexinfer.tasks.drift.perturb import moved, without_effect
+from flexinfer.tasks.drift.prompts import Prompt, batch_sizes, batches
+from flexinfer.tasks.drift.rig import Rig
+from flexinfer.tasks.drift.survival import Survival, survivals
+from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.load import AdapterChoice, LoadedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """An engine after a refresh: the sha256 of its inference weights, and its rollout."""
+
+    weights: str
+    rollout: Rollout
+
+    @property
+    def sha(self) -> str:
+        """sha256 over both."""
+        return inference_sha(self.weights, self.rollout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What the engines answered; every rollout is of the same prompts, in one batch or as said.
+
+    `first` under the adapter as given, `again` after it was read anew, `bare` without effect,
+    `last` after the last cycle's move, `restored` after the adapter was brought back. `repeats` are
+    hashes of inference weights after refreshing to the same adapter 1, 2 and 3 times. `fresh` is a
+    new engine's under the last move, `eager` one's without CUDA graphs (None: there are none).
+    `batched` holds the rollouts in batches of each size. `adapter` and `moved` are what was loaded.
+    """
+
+    adapter: Adapter
+    moved: Adapter
+    adapter_sha: str | None
+    notices: tuple[str, ...]
+    first: State
+    again: State
+    bare: State
+    last: State
+    restored: State
+    repeats: tuple[str, ...]
+    survivals: tuple[Survival, ...]
+    batched: Mapping[int, Rollout]
+    fresh: Rollout
+    eager: Rollout | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorder:
+    """The work that is given to engines over one loaded model."""
+
+    loaded: LoadedModel
+    engine: EngineConfig
+    config: DriftConfig
+    prompts: Sequence[Prompt]
+    rig: Rig
+    report: Report
+    notice: Callable[[str], None]
+
+    def record(self) -> Record:
+        """Run everything; raises RequestError where an engine cannot serve a prompt."""
+        with self.rig.open(self.loaded, self.engine, self.report) as engine:
+            held = engine.machinery.weights
+            adapter, sha, notices = held.adapter, engine.adapter_sha, engine.notices
+            assert adapter is not None
+            for line in notices:
+                self.notice(line)
+            first = self._state(engine)
+            engine.refresh()
+            again = self._state(engine)
+            kept = survivals(engine, self.loaded.module)
+            batched = self._batched(engine)
+            engine.refresh(without_effect(adapter))
+            bare = self._state(engine)
+            target, repeats = self._cycles(engine, adapter)
+            last = self._state(engine)
+            engine.refresh(adapter)
+            restored = self._state(engine)
+        fresh, eager = self._fresh(target), self._eager(adapter)
+        return Record(
+            adapter=adapter, moved=target, adapter_sha=sha, notices=notices, first=first,
+            again=again, bare=bare, last=last, restored=restored, repeats=repeats, survivals=kept,
+            batched=batched, fresh=fresh, eager=eager,
+        )  # fmt: skip
+
+    def _cycles(self, engine: Engine, adapter: Adapter) -> tuple[Adapter, tuple[str, ...]]:
+        """Move and refresh again and again; return the last move, and its repeats' hashes."""
+        target = adapter
+        for cycle in range(self.config.cycles):
+            self.report("perturb and refresh", cycle, self.config.cycles)
+            target = moved(adapter, self.config.noise_scale, self.config.seed + cycle)
+            engine.refresh(target)
+            roll(engine, self.prompts, 1)
+        repeats = [weights_sha(engine, self.loaded.module)]
+        for _ in range(2):
+            engine.refresh(target)
+            repeats.append(weights_sha(engine, self.loaded.module))
+        return target, tuple(repeats)
+
+    def _state(self, engine: Engine) -> State:
+        """Roll out, and hash the weights it was done with."""
+        rollout = roll(engine, self.prompts, self.config.max_new_tokens)
+        return State(weights=weights_sha(engine, self.loaded.module), rollout=rollout)
+
+    def _batched(self, engine: Engine) -> dict[int, Rollout]:
+        """Roll out in batches of every size up to the engine's largest."""
+        found, sizes = {}, batch_sizes(self.engine.max_batch_size)
+        for done, size in enumerate(sizes):
+            self.report(f"batches of {size}", done, len(sizes))
+            found[size] = self._mixed(engine, size)
+        return found
+
+    def _mixed(self, engine: Engine, size: int) -> Rollout:
+        """Roll out in batches of one size, among fillers; return the prompts' samples in order."""
+        new, seed = self.config.max_new_tokens, self.config.seed
+        found: dict[int, Checked] = {}
+        for rows in batches(self.prompts, size, new, engine.vocab_size, seed):
+            outputs = engine.generate([_request(row.ids, row.new_tokens) for row in rows])
+            for row, output in zip(rows, outputs, strict=True):
+                if row.prompt is not None:
+                    found[row.prompt] = _checked(output)
+        return tuple(found[number] for number in range(len(self.prompts)))
+
+    def _fresh(self, target: Adapter) -> Rollout:
+        """Roll out with a new engine over the same module that is built with the moved adapter."""
+        assert self.loaded.adapter is not None
+        choice = AdapterChoice(target, self.loaded.adapter.mode, self.loaded.adapter.seed)
+        with self.rig.open(
+            replace(self.loaded, adapter=choice), self.engine, self.report
+        ) as engine:
+            return roll(engine, self.prompts, self.config.max_new_tokens)
+
+    def _eager(self, adapter: Adapter) -> Rollout | None:
+        """Roll out with an engine that captures no CUDA graphs, where the first one did."""
+        device = next(self.loaded.module.parameters()).device
+        if device.type != "cuda" or self.engine.cuda_graphs is False:
+            return None
+        config = replace(self.engine, cuda_graphs=False)
+        with self.rig.open(self.loaded, config, self.report) as engine:
+            engine.refresh(adapter)
+            return roll(engine, self.prompts, self.config.max_new_tokens)
+
+
+def roll(engine: Engine, prompts: Sequence[Prompt], new_tokens: int) -> Rollout:
+    """Decode greedily, all prompts in one call; raises RequestError where one cannot be served."""
+    outputs = engine.generate([_request(prompt, new_tokens) for prompt in prompts])
+    return tuple(_checked(output) for output in outputs)
+
+
+def _request(prompt: Prompt, new_tokens: int) -> Request:
+    """Ask for a greedy sample of exactly that many tokens."""
+    sampling = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True, logprobs=True)
+    return Request(prompt_token_ids=prompt, sampling=sampling)
+
+
+def _checked(output: RequestOutput) -> Checked:
+    """Return the sample of an output; raises RequestError where there is none."""
+    if output.error is not None:
+        raise RequestError(f"a prompt of {len(output.prompt_token_ids)} tokens: {output.error}")
+    sample = output.outputs[0]
+    return Checked(output.prompt_token_ids, sample.token_ids, sample.policy_logprobs)
