@@ -14,7 +14,6 @@ UNSUPPORTED = frozenset(
     {
         "--load-in-4bit",
         "--fa4-prefill",
-        "--batch-invariant",
         "--report",
         "--backend hf",
         "--backend hf-cb",

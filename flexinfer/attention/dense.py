@@ -17,11 +17,15 @@ from flexinfer.attention.spec import LayerSpec
 
 
 class DenseKernels:
-    """Gather-and-multiply attention over pages of `page` tokens."""
+    """Gather-and-multiply attention over pages of `page` tokens.
 
-    def __init__(self, page: int) -> None:
+    `alone`: each row is attended by itself, over its own pages only, so that its bits do not depend
+    on the lengths of others (this reads page counts on the host).
+    """
+
+    def __init__(self, page: int, *, alone: bool = False) -> None:
         """Remember the page size in tokens."""
-        self._page = page
+        self._page, self._alone = page, alone
 
     def row_mask(self, rows_BP: Tensor, positions_B: Tensor, window: int | None) -> RowMask:
         """Return page lists cut at both ends."""
@@ -35,7 +39,7 @@ class DenseKernels:
 
     def rows(self, spec: LayerSpec) -> RowKernel:
         """Return decode attention; the window is in the mask's first page already."""
-        return partial(_rows, self._page, spec.scale)
+        return partial(_lone_rows if self._alone else _rows, self._page, spec.scale)
 
     def tiles(self, spec: LayerSpec) -> TileKernel:
         """Return prefill attention."""
@@ -66,6 +70,18 @@ def _rows(page: int, scale: float, q_BHD: Tensor, k: Tensor, v: Tensor, mask: Ro
         enable_gqa=True,
     )
     return out[:, :, 0]
+
+
+def _lone_rows(
+    page: int, scale: float, q_BHD: Tensor, k: Tensor, v: Tensor, mask: RowMask
+) -> Tensor:
+    """Attend one query a row, row by row."""
+    out = torch.empty_like(q_BHD)
+    for row, count in enumerate(mask.counts.flatten().tolist()):
+        own = RowMask(*(part[row : row + 1] for part in mask))
+        own = own._replace(pages=own.pages[..., :count])
+        out[row : row + 1] = _rows(page, scale, q_BHD[row : row + 1], k, v, own)
+    return out
 
 
 def _tiles(

@@ -13,7 +13,7 @@ from flexinfer.core.pages import PagePool
 from flexinfer.core.placement import Placement
 from flexinfer.core.refill import Refill
 from flexinfer.core.sequence import Group, Sequence
-from flexinfer.core.step import Chunk, Step
+from flexinfer.core.step import Chunk, Step, chunk_end
 from flexinfer.errors import NotEnoughMemory
 
 
@@ -175,20 +175,13 @@ class Scheduler:
         chunks: list[Chunk] = []
         left = self._budget
         for sequence in self._prefilling:
-            end = self._chunk_end(sequence, left)
+            end = chunk_end(sequence, left, self._tile)
             if end > sequence.computed:
                 left -= end - sequence.computed
                 chunks.append(Chunk(sequence, sequence.computed, end, end == sequence.length))
         for chunk in chunks:
             self._launch(chunk)
         return self._step(tuple(chunks), ())
-
-    def _chunk_end(self, sequence: Sequence, left: int) -> int:
-        """Return up to where a sequence is prefilled now, with `left` tokens to spend."""
-        end = min(sequence.length, sequence.computed + left)
-        if self._tile is None or end >= sequence.length - 1:
-            return end if self._tile is None else sequence.length - 1
-        return end - end % self._tile
 
     def _launch(self, chunk: Chunk) -> None:
         """Count a chunk as computed; a sampled one begins to decode, a led prompt is now shared."""

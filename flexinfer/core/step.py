@@ -25,6 +25,17 @@ class Chunk(NamedTuple):
         return self.sequence.token_ids(self.start, self.end)
 
 
+def chunk_end(sequence: Sequence, left: int, tile: int | None) -> int:
+    """Return up to where a sequence is prefilled now, with `left` tokens to spend.
+
+    With a `tile` it is a multiple of it, or the last known token, which is left to decode.
+    """
+    end = min(sequence.length, sequence.computed + left)
+    if tile is None:
+        return end
+    return sequence.length - 1 if end >= sequence.length - 1 else end - end % tile
+
+
 class Step(NamedTuple):
     """What one launch computes: prefill chunks or decode rows, never both.
 

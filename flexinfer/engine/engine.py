@@ -62,7 +62,13 @@ class Engine:
         runner = DecodeRunner(setup.programs, slots, setup.graphs, self.stats)
         prefiller = PrefillRunner(setup.programs, setup.prefill_graphs, self.stats)
         self._machinery: Machinery | None = Machinery(
-            setup.scheduler, setup.programs, setup.weights, runner, prefiller, self.stats, slots,
+            setup.scheduler,
+            setup.programs,
+            setup.weights,
+            runner,
+            prefiller,
+            self.stats,
+            slots,
             report,
         )
         self._calls = 0
@@ -122,7 +128,7 @@ class Engine:
 
     @property
     def adapter_sha(self) -> str | None:
-        """sha256 of the adapter in use, None without one; it names the policy beside its version."""
+        """sha256 of the adapter in use, None without one."""
         adapter = self._ready().weights.adapter
         return None if adapter is None else adapter.sha()
 

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from flexinfer.attention.choose import Choice, triton_obstacle
 from flexinfer.engine.programs import Feed, Lookup, look_up, plain_feed
+from flexinfer.errors import EnvironmentUnfit
+from flexinfer.kernels.invariant import InvariantOps
 from flexinfer.kernels.lora import merge
 from flexinfer.kernels.ops import Ops
 from flexinfer.models.decoder import Decoder
@@ -46,20 +48,33 @@ class Forms:
     notices: tuple[str, ...] = ()
 
 
-def forms_of(choice: Choice, device: torch.device) -> Forms:
+def forms_of(choice: Choice, device: torch.device, invariant: bool = False) -> Forms:
     """Import and build the Triton forms that go with a choice; flex takes the sampler alone.
 
     The compiler fuses the plain sampler into a reduction over the vocabulary that it cannot build.
+    `invariant`: products whose rows do not depend on each other; raises EnvironmentUnfit where
+    there are none.
     """
-    if choice.name == "dense" or (choice.name == "flex" and device.type != "cuda"):
-        return Forms()
+    plain = choice.name == "dense" or (choice.name == "flex" and device.type != "cuda")
+    if invariant and (choice.name == "flex" or (plain and device.type == "cuda")):
+        raise EnvironmentUnfit(
+            f"--batch-invariant cannot be had with --attention {choice.name} on {device.type}: "
+            "its libraries choose how they sum by the number of rows",
+            hint="it can be had with the own kernels (--attention triton) or, on a CPU, with dense",
+        )
+    if plain:
+        return Forms(ops=InvariantOps()) if invariant else Forms()
     from flexinfer.kernels.fast.sampler import sample_and_feed
 
     if choice.name == "flex":
         return Forms(feed=sample_and_feed)
     from flexinfer.kernels.fast.gather import gather_rows
+    from flexinfer.kernels.fast.invariant import InvariantTable
     from flexinfer.kernels.fast.ops import TritonOps
     from flexinfer.kernels.fast.table import TileTable
 
     tiles = TileTable.of_device(torch.cuda.get_device_name(device))
+    if invariant:
+        tma = torch.cuda.get_device_capability(device) >= (9, 0)
+        tiles = InvariantTable(tiles.entries, tiles.notices, tma)
     return Forms(TritonOps(tiles), tiles, sample_and_feed, gather_rows, tiles.notices)

@@ -27,8 +27,10 @@ from flexinfer.config import EngineConfig
 from flexinfer.core.pages import PagePool
 from flexinfer.core.scheduler import Scheduler
 from flexinfer.engine.forms import Forms, forms_of, merge_of, obstacle_of
+from flexinfer.engine.invariant import check_invariant
 from flexinfer.engine.limits import Limits, known_positions, limits
-from flexinfer.engine.memory import PagePlan, available_memory, human, plan_pages
+from flexinfer.engine.memory import PagePlan, available_memory, plan_pages
+from flexinfer.engine.notices import adapter_notices, notices_of, sight
 from flexinfer.engine.programs import Programs
 from flexinfer.engine.state import SlotState
 from flexinfer.errors import EnvironmentUnfit
@@ -72,12 +74,18 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     weights = InferenceWeights(loaded.module, loaded.adapter, merge_of(device))
     decoder = weights.decoder
     choice = _choice(config, decoder, weight)
-    forms = forms_of(choice, device)
+    forms = forms_of(choice, device, config.batch_invariant)
     decoder = decoder if forms.ops is None else decoder.with_ops(forms.ops)
     longest, page, cut = _limits(config, loaded, PAGE_SIZE[device.type])
     plan = _plan(decoder, config, page, longest, weight)
+    if config.batch_invariant:
+        check_invariant(plan, weights, on_cuda)
     pool = PagePool(plan.n_pages, page)
-    scheduler = Scheduler(pool, config.max_batch_size, longest, config.prefill_tokens)
+    tile = TILE[device.type]
+    scheduler = Scheduler(
+        pool, config.max_batch_size, longest, config.prefill_tokens,
+        fixed_tile=tile if config.batch_invariant else None,
+    )  # fmt: skip
     compiled = choice.name == "flex" and on_cuda
     programs = Programs(
         prefill_decoder=decoder.with_ops(CompiledOps()) if compiled else decoder,
@@ -86,13 +94,13 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
         tables=PageTables(config.max_batch_size, pool.pages_for(longest), plan.n_pages, device),
         kernels=_kernels(choice, page, plan.n_pages, on_cuda, config, forms),
         state=SlotState(config.max_batch_size, decoder.vocab_size, device),
-        tile=TILE[device.type],
+        tile=tile,
         transform=_compiler(compiled),
         feed=forms.feed,
         lookup=forms.lookup,
     )
-    attention = f"attention: {choice.name} ({choice.reason}), {_sight(programs.windows)}"
-    said = (*cut, *_notices(graphs, plan, page, longest, config), *_idle(config, on_cuda))
+    attention = f"attention: {choice.name} ({choice.reason}), {sight(programs.windows)}"
+    said = (*cut, *notices_of(graphs, plan, page, longest, config), *_idle(config, on_cuda))
     said = (*said, *adapter_notices(weights))
     if choice.name == "flex" and not on_cuda:
         said = (*said, COMPILES)
@@ -106,12 +114,8 @@ def _refuse_later(config: EngineConfig) -> None:
     """Refuse options that this version does not carry out or nobody knows; none is ignored."""
     check_options("--prefill-kernel-options", config.prefill_kernel_options)
     check_options("--decode-kernel-options", config.decode_kernel_options)
-    for flag, asked in (
-        ("--fa4-prefill", bool(config.fa4_prefill)),
-        ("--batch-invariant", config.batch_invariant),
-    ):
-        if asked:
-            refuse(flag)
+    if config.fa4_prefill:
+        refuse("--fa4-prefill")
 
 
 def _idle(config: EngineConfig, on_cuda: bool) -> tuple[str, ...]:
@@ -167,7 +171,7 @@ def _kernels(
 ) -> AttentionKernels:
     """Build the chosen back end."""
     if choice.name == "dense":
-        return DenseKernels(page)
+        return DenseKernels(page, alone=config.batch_invariant)
     if choice.name == "triton":
         from flexinfer.attention.paged_triton import TritonKernels
 
@@ -194,30 +198,3 @@ def _options(
 def _compiler(compiled: bool) -> Any:
     """Return how decode's pure functions are wrapped."""
     return partial(torch.compile, fullgraph=True, dynamic=False) if compiled else unchanged
-
-
-def _sight(windows: tuple[int | None, ...]) -> str:
-    """Say how far the layers see."""
-    return " and ".join("full" if w is None else f"window {w}" for w in windows)
-
-
-def _notices(
-    graphs: bool, plan: PagePlan, page: int, longest: int, config: EngineConfig
-) -> tuple[str, ...]:
-    """Say what runs and why."""
-    held = (plan.n_pages - 1) * page
-    limited = " (memory is short of the whole batch)" if plan.limited else ""
-    return (
-        "CUDA graphs: " + ("on, captured at first use" if graphs else "off"),
-        f"KV cache: {plan.n_pages} pages of {page} tokens, {human(plan.n_bytes)}; holds {held} "
-        f"tokens{limited}",
-        f"limits: {config.max_batch_size} sequences at a time, {longest} tokens each",
-    )
-
-
-def adapter_notices(weights: InferenceWeights) -> tuple[str, ...]:
-    """Say which adapter runs, how, and what it costs in memory."""
-    if weights.adapter is None or weights.weights is None:
-        return ("LoRA: none",)
-    how = f"LoRA: {weights.mode}, {human(weights.weights.n_bytes)} beside the base"
-    return (how, *weights.adapter.notices)

@@ -69,7 +69,8 @@ class TritonOps:
         """See Ops."""
         tile = self._tile(x, leaf, split=False)
         if tile is None or not isinstance(leaf, Dense):
-            return leaf(x) if cap is None else softcap(leaf(x), cap)
+            logits = self._whole(x, leaf)
+            return logits if cap is None else softcap(logits, cap)
         return matmul(x, leaf.weight, tile, cap or 0.0)
 
     def _tile(self, x: Tensor, leaf: Leaf, *, split: bool) -> Tile | None:
@@ -83,7 +84,28 @@ class TritonOps:
         tile = self._tile(x, leaf, split=split)
         if tile is not None and isinstance(leaf, Dense):
             return matmul(x, leaf.weight, tile)
-        return leaf(x)
+        return self._whole(x, leaf)
+
+    def _whole(self, x: Tensor, leaf: Leaf) -> Tensor:
+        """Multiply by the leaf itself; where rows must not depend on others, by a fixed tile."""
+        if not self._table.invariant:
+            return leaf(x)
+        assert isinstance(leaf, Dense), "only plain matrices have a product of fixed order"
+        product = matmul(x, leaf.weight, self._fixed(leaf))
+        return product if leaf.bias is None else product + leaf.bias
+
+    def _fixed(self, leaf: Dense) -> Tile:
+        """Return the one tile of a matrix whose product is written whole."""
+        tile = self._table.matmul(0, *leaf.weight.shape, split=False)
+        assert tile is not None, "an invariant table has a tile for every shape"
+        return tile
+
+    def _members(self, x: Tensor, group: Group) -> tuple[Tensor, ...]:
+        """Multiply by each member of a group."""
+        if isinstance(group, Separate):
+            return tuple(self._whole(x, leaf) for leaf in group.members)
+        assert isinstance(group, Packed)
+        return tuple(self._whole(x, group.whole).split_with_sizes(group.widths, -1))
 
     def heads(
         self, x: Tensor, group: Group, head_dim: int, norms: HeadNorms, rope: Rope, kv: KVStore
@@ -94,7 +116,7 @@ class TritonOps:
         elif isinstance(group, Separate) and len(group.members) == 1:
             qkv = self._product(x, group.members[0], split=True)
         else:
-            qkv = torch.cat(group(x), -1)
+            qkv = torch.cat(self._members(x, group), -1)
         widths = group.widths
         pools, address = kv.paged()
         return rope_write(
@@ -129,22 +151,22 @@ class TritonOps:
     def gated(self, x: Tensor, gate_up: Group, activation: str) -> Tensor:
         """See Ops."""
         if activation not in KNOWN:
-            gate, up = gate_up(x)
+            gate, up = self._members(x, gate_up)
             return gated(gate, up, activation)
         if not isinstance(gate_up, Packed):
-            return act_mul(torch.cat(gate_up(x), -1), activation)
+            return act_mul(torch.cat(self._members(x, gate_up), -1), activation)
         whole = gate_up.whole
         if isinstance(whole, Dense) and whole.bias is None:
             tile = self._table.gated(x.shape[0], whole.rows // 2, x.shape[1])
             if tile is not None:
                 return gated_matmul(x, whole.weight, activation, tile)
-        return act_mul(whole(x), activation)
+        return act_mul(self._whole(x, whole), activation)
 
     def input_gate(self, x: Tensor, gate: Leaf, extra_TP: Tensor, activation: str) -> Tensor:
         """See Ops."""
         if activation not in KNOWN:
-            return gated(gate(x), extra_TP, activation)
-        few = x.shape[0] <= GATE_ROWS
+            return gated(self._whole(x, gate), extra_TP, activation)
+        few = x.shape[0] <= GATE_ROWS or self._table.invariant
         if few and isinstance(gate, Dense) and gate.bias is None and gate_fits(gate.weight):
             return input_gate(x, gate.weight, extra_TP, activation)
-        return act_mul(gate(x), activation, extra_TP)
+        return act_mul(self._whole(x, gate), activation, extra_TP)
