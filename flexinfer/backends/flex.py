@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from flexinfer.config import EngineConfig, Report
+from flexinfer.config import EngineConfig, LoraMode, Report
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
+from flexinfer.weights.adapter import Adapter
 from flexinfer.weights.load import LoadedModel
 
 
@@ -34,6 +35,14 @@ class FlexBackend:
     def max_seq_length(self) -> int:
         """What was asked for, or less where the model knows fewer positions."""
         return self.engine.max_seq_length
+
+    @property
+    def adapter(self) -> tuple[Adapter, LoraMode] | None:
+        """The adapter in use and its mode."""
+        weights = self.engine.machinery.weights
+        if weights.adapter is None or weights.mode is None:
+            return None
+        return weights.adapter, weights.mode
 
     def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
         """Serve every request, in input order."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from flexinfer.config import EngineConfig, Report
+from flexinfer.config import EngineConfig, LoraMode, Report
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from flexinfer.weights.adapter import Adapter
 
 
 class Backend(Protocol):
@@ -37,6 +39,11 @@ class Backend(Protocol):
     @property
     def max_seq_length(self) -> int:
         """Most tokens a sequence may have, prompt and new ones together."""
+        ...
+
+    @property
+    def adapter(self) -> tuple[Adapter, LoraMode] | None:
+        """The adapter in use and how it was brought in; None where there is none to be seen."""
         ...
 
     def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
+from flexinfer.config import LoraMode
 from flexinfer.errors import UsageError
 from flexinfer.kernels.linear import Leaf
 from flexinfer.models.catalog import build_decoder
@@ -109,7 +110,7 @@ class InferenceWeights:
         return lambda module, root: AdaptedSource(module, root, weights)
 
     @property
-    def mode(self) -> str | None:
+    def mode(self) -> LoraMode | None:
         """How the adapter is brought in, None without one."""
         return None if self._choice is None else self._choice.mode
 

@@ -127,3 +127,27 @@ def test_a_mode_without_an_adapter(command: Any) -> None:
     result = command(*WORDS, *PROMPT, "--lora-mode", "runtime")
     assert result.exit_code == 2
     assert "--lora-mode runtime has no adapter" in result.stderr
+
+
+@pytest.mark.parametrize("mode", ["merged", "runtime"])
+def test_bench_checks_its_output_and_times_a_refresh(command: Any, mode: str) -> None:
+    words = ("bench", "--model", "tiny-gemma4", "--device", "cpu", "--n-prompts", "3", "--json")
+    words = (*words, "--max-new-tokens", "6", "--n-rounds", "2", "--prompt-length", "8:20")
+    result = command(*words, "--adapter", "random:4", "--lora-mode", mode)
+    assert result.exit_code == 0, result.stderr
+    (row,) = json.loads(result.stdout)["results"]
+    assert row["gate"]["problem"] is None
+    assert (row["lora_adapter"], row["lora_mode"]) == ("random:4", mode)
+    assert 0 < row["refresh_s"] < 1
+
+
+def test_bench_sees_an_adapter_that_is_not_there(
+    command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flexinfer.weights.merged.MergedWeights.load", lambda *args: None)
+    monkeypatch.setattr("flexinfer.weights.targets.torch.Tensor.new_empty", torch.Tensor.new_zeros)
+    words = ("bench", "--model", "tiny-gemma4", "--device", "cpu", "--n-prompts", "3", "--json")
+    words = (*words, "--max-new-tokens", "6", "--n-rounds", "1", "--prompt-length", "8:20")
+    result = command(*words, "--adapter", "random:4")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["results"][0]["gate"]["problem"]

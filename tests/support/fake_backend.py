@@ -40,6 +40,7 @@ class FakeBackend:
     tamper: Callable[[int, list[RequestOutput]], list[RequestOutput]] = lambda call, outs: outs
     name: str = "flex"
     notices: tuple[str, ...] = ("device: fake",)
+    adapter: Any = None
     known_positions: int = 10**6
     stats: EngineStats = field(default_factory=EngineStats)
     calls: list[list[Request]] = field(default_factory=list)

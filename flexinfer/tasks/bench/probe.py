@@ -9,6 +9,7 @@ workload reaches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain, cycle, islice
 from typing import TYPE_CHECKING
@@ -46,8 +47,23 @@ def check_output(
     if problem is not None:
         return Gate(problem=f"wrong output: {problem}")
     samples = list(dict.fromkeys(sample for pick in picks for sample in _ends(outputs[pick])))
-    with memory_told("the output gate's reference", "lower --kv-memory, or take --no-gate"):
+    with (
+        memory_told("the output gate's reference", "lower --kv-memory, or take --no-gate"),
+        with_adapter(backend, module),
+    ):
         return judge(samples, teacher_forced(module, samples))
+
+
+def with_adapter(backend: Backend, module: PreTrainedModel) -> AbstractContextManager[None]:
+    """Let the module compute with the weights of a back end for a while: merged, or PEFT's own."""
+    if backend.adapter is None:
+        return nullcontext()
+    from flexinfer.tasks.drift.trainer import merged_over, peft_over
+
+    adapter, mode = backend.adapter
+    if mode == "merged":
+        return merged_over(module, adapter)
+    return peft_over(module, adapter, adapter)
 
 
 def probe(
