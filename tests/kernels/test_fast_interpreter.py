@@ -66,6 +66,18 @@ FAULTS = {
         "(high * cos).to(dtype).to(tl.float32) - (low * sin)",
         "test_rope_write.py",
     ),
+    "ranks of another member": Fault(
+        "lora_add.py",
+        "last = tl.where(mine, rank + RANKS[i], last)",
+        "last = tl.where(mine, rank + RANKS[i] + 1, last)",
+        "test_lora.py",
+    ),
+    "side path rounded once too little": Fault(
+        "lora_add.py",
+        "base.to(tl.float32) + side.to(dtype).to(tl.float32)",
+        "base.to(tl.float32) + side",
+        "test_lora.py",
+    ),
     "halves of a byte the wrong way round": Fault(
         "nf4_lut.py",
         "return (even * scale).to(dtype), (odd * scale).to(dtype)",

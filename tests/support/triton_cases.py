@@ -38,6 +38,7 @@ from flexinfer.weights.pack import allocate
 from flexinfer.weights.skeleton import shell
 from tests.support.engines import toy_tokenizer
 from tests.support.triton_engine import fast_path
+from tests.support.triton_lora_cases import lora_cases
 from tests.support.triton_nf4_cases import nf4_cases
 
 Entries = Mapping[str, Any]
@@ -82,10 +83,12 @@ def cases_for(capability: int) -> Iterator[Case]:
             yield from page_cases()
             yield from product_cases(entries)
             yield from candidate_cases(int(capability >= 90))
+            yield from lora_cases(entries)
             for name in MODELS[:3]:
                 yield from model_cases(name, device, entries, ROWS)
         else:
             table = retold(entries, tma=capability >= 90)
+            yield from lora_cases(table)
             for name in (MODELS[0], MODELS[2]):
                 yield from model_cases(name, "retold", table, (16, 64))
 

@@ -135,7 +135,7 @@ def lora_add(partials: Tensor, b_NR: Tensor, widths: Sequence[int], ranks: Seque
     grid = (sum(triton.cdiv(width, BN) for width in widths), triton.cdiv(M, BM))
     lora_add_kernel[grid](
         partials, b_NR, out, M, N, R, partials.stride(1), BM, BN, _turn(ranks), max(ranks),
-        tuple(widths), tuple(ranks), len(partials), pdl, num_warps=4, launch_pdl=pdl,
+        tuple(widths), tuple(ranks), len(partials), pdl, num_warps=_warps(ranks), launch_pdl=pdl,
     )  # fmt: skip
     return out
 
@@ -151,7 +151,7 @@ def lora_gated(partials: Tensor, b_2NR: Tensor, activation: str, ranks: tuple[in
     lora_gated_kernel[(triton.cdiv(N, BN), triton.cdiv(M, BM))](
         partials, b_2NR, out, M, N, R, partials.stride(1), BM, BN, _turn(ranks), max(ranks),
         ranks[0], len(partials), activation == "gelu_pytorch_tanh", pdl,
-        num_warps=4, launch_pdl=pdl,
+        num_warps=_warps(ranks), launch_pdl=pdl,
     )  # fmt: skip
     return out
 
@@ -159,6 +159,11 @@ def lora_gated(partials: Tensor, b_2NR: Tensor, activation: str, ranks: tuple[in
 def _turn(ranks: Sequence[int]) -> int:
     """Return the ranks of a turn: those of any member, but no fewer than a tensor core takes."""
     return next((turn for turn in (16, 32) if turn >= max(ranks)), BR)
+
+
+def _warps(ranks: Sequence[int]) -> int:
+    """Return the warps of a block: more where a turn is so wide that registers would spill."""
+    return 8 if _turn(ranks) == BR else 4
 
 
 def _check(partials: Tensor, b_NR: Tensor, widths: Sequence[int], ranks: Sequence[int]) -> None:
