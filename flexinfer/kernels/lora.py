@@ -22,12 +22,14 @@ class Adapted(NamedTuple):
     """A leaf with a side path: base(x) + (x a^T) b^T; `a` [R, K], `b` [N, R] with the scale in it.
 
     Members of a group share one `a`; each has the rows of `b` that are its own, zero outside the
-    columns of its own ranks.
+    columns of its own ranks. `ranks` are those of a group's members, in order; () for a leaf that
+    is no whole group: then no column of `b` is known to be zero.
     """
 
     base: Leaf
     a: Tensor
     b: Tensor
+    ranks: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -38,6 +40,17 @@ class Adapted(NamedTuple):
     def columns(self) -> int:
         """Number of inputs."""
         return self.base.columns
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        return self.rows, self.columns
+
+    def blocks(self, widths: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return outputs and ranks of each block on the diagonal of `b`; `widths` are a group's."""
+        if len(widths) == len(self.ranks):
+            return widths, self.ranks
+        return (self.rows,), (self.a.shape[0],)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map [..., K] to [..., N], rounded as the trainer's own forward rounds."""

@@ -40,7 +40,8 @@ def joined(*leaves: Leaf) -> Leaf | None:
         base, b = joined(*(leaf.base for leaf in adapted)), packed_view(*(x.b for x in adapted))
         if base is None or b is None or any(leaf.a is not a for leaf in adapted):
             return None
-        return Adapted(base, a, b)
+        ranks = adapted[0].ranks
+        return Adapted(base, a, b, ranks if len(ranks) == len(leaves) else ())
     if len(dense) < len(leaves):
         return None
     biases = [leaf.bias for leaf in dense if leaf.bias is not None]

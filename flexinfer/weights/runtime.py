@@ -49,7 +49,7 @@ class RuntimeWeights:
         b = self._like.new_zeros(sum(rows), total)
         for (name, base), own in zip(with_biases(bases).items(), torch.split(b, rows), strict=True):
             self._bases[name] = bases[name]
-            self._leaves[name] = Adapted(base, a, own)
+            self._leaves[name] = Adapted(base, a, own, tuple(ranks.values()))
             end = at + ranks[name]
             self._sides[name] = Side(a[at:end], own[:, at:end], base.bias)
             at = end

@@ -12,12 +12,15 @@ from torch import Tensor
 from flexinfer.kernels.fast.embed import embed, layer_inputs, rope_tables
 from flexinfer.kernels.fast.gemm import Tile, gated_matmul, matmul
 from flexinfer.kernels.fast.glue import act_mul, softcap
+from flexinfer.kernels.fast.lora import gated_tile, lora_linear, lora_matmul
+from flexinfer.kernels.fast.lora_add import lora_add, lora_gated
 from flexinfer.kernels.fast.norms import add_norm, post_norm
 from flexinfer.kernels.fast.per_layer import gate_fits, input_gate
 from flexinfer.kernels.fast.rope_write import rope_write
 from flexinfer.kernels.fast.table import TileTable
 from flexinfer.kernels.heads import HeadNorms, KVStore
 from flexinfer.kernels.linear import Dense, Group, Leaf, Packed, Separate
+from flexinfer.kernels.lora import Adapted
 from flexinfer.kernels.mlp import gated
 from flexinfer.kernels.rope import Rope
 
@@ -25,6 +28,9 @@ KNOWN = ("silu", "swish", "gelu_pytorch_tanh")
 """The activations that kernels compute; others go through the plain form."""
 GATE_ROWS = 256
 """Up to how many rows the fused per-layer gate is used; it reads the weights once a 16 rows."""
+
+SIDE_ROWS = 64
+"""Up to how many rows a side path runs beside its base's product; beyond, products are large."""
 
 
 class TritonOps:
@@ -79,12 +85,29 @@ class TritonOps:
             return None
         return self._table.matmul(x.shape[0], *leaf.weight.shape, split=split)
 
-    def _product(self, x: Tensor, leaf: Leaf, *, split: bool) -> Tensor:
-        """Multiply by the table's tile, else by the leaf itself."""
+    def _product(
+        self, x: Tensor, leaf: Leaf, *, split: bool, widths: tuple[int, ...] = ()
+    ) -> Tensor:
+        """Multiply by the table's tile, else by the leaf itself; `widths`: of a group's members."""
+        if isinstance(leaf, Adapted) and self._beside(x, leaf):
+            sides = self._sides(x, leaf, self._table.matmul(len(x), *leaf.shape, split=True))
+            return lora_add(sides, leaf.b, *leaf.blocks(widths))
         tile = self._tile(x, leaf, split=split)
         if tile is not None and isinstance(leaf, Dense):
             return matmul(x, leaf.weight, tile)
         return self._whole(x, leaf)
+
+    def _beside(self, x: Tensor, leaf: Adapted) -> bool:
+        """Whether an adapter's side path runs beside its base's product."""
+        plain = isinstance(leaf.base, Dense) and leaf.base.bias is None
+        return plain and len(x) <= SIDE_ROWS and not self._table.invariant
+
+    def _sides(self, x: Tensor, leaf: Adapted, tile: Tile | None) -> Tensor:
+        """Multiply by a base and by A, side by side: for the kernels that add B."""
+        assert isinstance(leaf.base, Dense)
+        if tile is None:
+            return lora_linear(x, leaf.base.weight, leaf.a)
+        return lora_matmul(x, leaf.base.weight, leaf.a, tile)
 
     def _whole(self, x: Tensor, leaf: Leaf) -> Tensor:
         """Multiply by the leaf itself; where rows must not depend on others, by a fixed tile."""
@@ -112,7 +135,7 @@ class TritonOps:
     ) -> Tensor:
         """See Ops."""
         if isinstance(group, Packed):
-            qkv = self._product(x, group.whole, split=True)
+            qkv = self._product(x, group.whole, split=True, widths=group.widths)
         elif isinstance(group, Separate) and len(group.members) == 1:
             qkv = self._product(x, group.members[0], split=True)
         else:
@@ -156,6 +179,10 @@ class TritonOps:
         if not isinstance(gate_up, Packed):
             return act_mul(torch.cat(self._members(x, gate_up), -1), activation)
         whole = gate_up.whole
+        if isinstance(whole, Adapted) and len(whole.ranks) == 2 and self._beside(x, whole):
+            found = self._table.gated(len(x), whole.rows // 2, x.shape[1])
+            sides = self._sides(x, whole, None if found is None else gated_tile(found))
+            return lora_gated(sides, whole.b, activation, (whole.ranks[0], whole.ranks[1]))
         if isinstance(whole, Dense) and whole.bias is None:
             tile = self._table.gated(x.shape[0], whole.rows // 2, x.shape[1])
             if tile is not None:
