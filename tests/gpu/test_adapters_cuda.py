@@ -1,0 +1,173 @@
+"""Adapters on CUDA: PEFT's policy by every back end, refreshed inside live graphs; fixed orders."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from flexinfer.config import EngineConfig
+from flexinfer.engine.engine import Engine
+from flexinfer.kernels.lora import merge
+from flexinfer.weights.digest import digest
+from flexinfer.weights.load import AdapterChoice
+from tests.support.cuda import LIMITS, tiny_on_cuda, wide_on_cuda
+from tests.support.engines import assert_greedy, complete, loaded
+from tests.support.prompts import prompts_of
+from tests.support.tiny import FAMILIES
+
+pytestmark = pytest.mark.gpu
+PROMPTS = prompts_of(9, 3, 17, 40)
+NEW = 12
+MODES = ("merged", "runtime")
+families = pytest.mark.parametrize("family", FAMILIES)
+modes = pytest.mark.parametrize("mode", MODES)
+
+
+def with_lora(model: Any, rank: int = 8) -> Any:
+    """Put a random adapter with fp32 masters on all linear layers of a copy of `model`."""
+    config = LoraConfig(r=rank, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    with torch.random.fork_rng(devices=["cuda"]):
+        torch.manual_seed(1)
+        peft: Any = get_peft_model(copy.deepcopy(model), config).eval()
+        perturb(peft, 0.02)
+    return peft
+
+
+def perturb(peft: Any, scale: float) -> None:
+    """Move every B by noise."""
+    with torch.no_grad():
+        for name, parameter in peft.named_parameters():
+            if ".lora_B." in name:
+                parameter.add_(torch.randn_like(parameter), alpha=scale)
+
+
+def engine_over(peft: Any, mode: Any, **config: Any) -> Engine:
+    """Build an engine over a PEFT model."""
+    given = replace(loaded(peft.get_base_model()), adapter=AdapterChoice(peft, mode))
+    return Engine(given, EngineConfig(**dict(LIMITS) | config))
+
+
+@modes
+@pytest.mark.parametrize("attention", ["dense", "flex"])
+@families
+def test_it_is_pefts_own_forward_in_fp32(family: str, attention: str, mode: str) -> None:
+    peft = with_lora(tiny_on_cuda(family))
+    with engine_over(peft, mode, attention=attention) as engine:
+        assert_greedy(peft, PROMPTS, complete(engine, PROMPTS, max_new_tokens=NEW))
+        perturb(peft, 0.2)
+        engine.refresh()
+        assert_greedy(peft, PROMPTS, complete(engine, PROMPTS, max_new_tokens=NEW))
+
+
+@modes
+@families
+def test_own_kernels_are_as_near_to_peft_as_bf16_can_be(family: str, mode: str) -> None:
+    """Held against the trainer in fp32; the dense back end's distance is the yardstick."""
+    peft = with_lora(wide_on_cuda(family))
+    exact = copy.deepcopy(peft).float()
+    gaps = {}
+    for attention in ("dense", "triton"):
+        with engine_over(peft, mode, attention=attention) as engine:
+            found = complete(engine, PROMPTS, max_new_tokens=NEW)
+        gaps[attention] = gap(exact, found)
+    with engine_over(peft, mode, attention="triton") as engine:
+        held = engine.machinery.weights.weights
+        assert held is not None
+        wrong = {n: p._replace(scale=0.0) for n, p in adapter_of(engine).pairs.items()}
+        engine.refresh(replace(adapter_of(engine), pairs=wrong))
+        without = gap(exact, complete(engine, PROMPTS, max_new_tokens=NEW))
+    assert gaps["triton"] < 1.5 * gaps["dense"] + 0.01
+    assert without > 3 * gaps["triton"]
+
+
+def adapter_of(engine: Engine) -> Any:
+    """Return the adapter in use."""
+    return engine.machinery.weights.adapter
+
+
+def gap(model: Any, found: Any) -> float:
+    """Return the mean distance of log-probabilities from those of a trainer."""
+    total, count = 0.0, 0
+    for prompt, completion in zip(PROMPTS, found, strict=True):
+        ids = torch.tensor([[*prompt, *completion.token_ids]], device="cuda")
+        with torch.no_grad():
+            rows = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
+        chosen = rows.log_softmax(-1).gather(-1, ids[0, len(prompt) :, None])[:, 0]
+        total += float((chosen.cpu() - torch.tensor(completion.logprobs)).abs().sum())
+        count += len(completion.token_ids)
+    return total / count
+
+
+@modes
+@families
+def test_a_refresh_reaches_live_graphs_and_leaves_the_base(family: str, mode: str) -> None:
+    peft = with_lora(wide_on_cuda(family))
+    base = digest(peft)
+    with engine_over(peft, mode) as engine:
+        first = complete(engine, PROMPTS, max_new_tokens=NEW)
+        held = {n: p.detach().clone() for n, p in peft.named_parameters() if ".lora_" in n}
+        perturb(peft, 0.2)
+        engine.refresh()
+        second = complete(engine, PROMPTS, max_new_tokens=NEW)
+        captures = engine.stats.capture_s
+        with engine_over(peft, mode) as other:
+            assert complete(other, PROMPTS, max_new_tokens=NEW) == second
+        with torch.no_grad():
+            for name, parameter in peft.named_parameters():
+                if name in held:
+                    parameter.copy_(held[name])
+        engine.refresh()
+        assert complete(engine, PROMPTS, max_new_tokens=NEW) == first != second
+        assert engine.stats.capture_s == captures
+    assert digest(peft) == base
+
+
+@modes
+@families
+def test_graphs_are_eager_steps(family: str, mode: str) -> None:
+    peft = with_lora(wide_on_cuda(family))
+    found = []
+    for graphs in (True, False):
+        with engine_over(peft, mode, cuda_graphs=graphs) as engine:
+            found.append(complete(engine, PROMPTS, max_new_tokens=NEW))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("masters", [torch.bfloat16, torch.float32])
+def test_the_merge(masters: torch.dtype, dtype: torch.dtype) -> None:
+    from flexinfer.kernels.fast.merge import merge as fast_merge
+
+    torch.manual_seed(0)
+    base = torch.randn(193, 320, device="cuda").to(dtype)
+    a, b = torch.randn(33, 320, device="cuda").to(masters), torch.randn(193, 33, device="cuda")
+    b = b.to(masters)
+    found, expected = torch.empty_like(base), torch.empty_like(base)
+    fast_merge(base, a, b, 0.5, found)
+    merge(base, a, b, 0.5, expected)
+    torch.testing.assert_close(found, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
+
+
+@families
+def test_the_same_bits_in_any_batch(family: str) -> None:
+    prompts = prompts_of(40, 3, 17, 8, 1, 33, 9, 26)
+    sampled: dict[str, Any] = {"max_new_tokens": 20, "temperature": 1.0, "seed": 5}
+    given = replace(loaded(wide_on_cuda(family)), adapter=AdapterChoice("random:8"))
+    found: list[list[Any]] = [[] for _ in prompts]
+    for budget, graphs in ((256, True), (16384, False)):
+        config = dict(LIMITS) | {"prefill_tokens": budget, "cuda_graphs": graphs}
+        with Engine(given, EngineConfig(batch_invariant=True, **config)) as engine:
+            for size in (1, 3, 8):
+                for at in range(0, len(prompts), size):
+                    batch = range(len(prompts))[at : at + size]
+                    outputs = complete(engine, [prompts[i] for i in batch], **sampled)
+                    for place, one in zip(batch, outputs, strict=True):
+                        found[place].append(one)
+    for one in found:
+        assert len(one) == 6
+        assert all(other == one[0] for other in one)
