@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from flexinfer.errors import UsageError
@@ -14,10 +15,11 @@ INDEX = "model.safetensors.index.json"
 
 
 class Stored(NamedTuple):
-    """Where a tensor lies and which shape it has."""
+    """Where a tensor lies and which shape it has; `parts` of one that is stored in several."""
 
     path: Path
     shape: tuple[int, ...]
+    parts: Mapping[str, Stored] = MappingProxyType({})
 
 
 def read_json(path: Path) -> dict[str, Any]:

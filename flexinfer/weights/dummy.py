@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count, islice, repeat
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from flexinfer.config import Report, quiet
+from flexinfer.weights.nf4_slots import Slots
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -41,10 +43,11 @@ def fill(model: PreTrainedModel, seed: int, report: Report = quiet) -> None:
 def _fill_in_order(model: PreTrainedModel, seed: int, report: Report) -> None:
     """Draw one parameter after the other from one generator."""
     generator = torch.Generator(model.device).manual_seed(seed)
-    tensors = dict(model.named_parameters())
-    for done, (name, tensor) in enumerate(tensors.items()):
-        _draw(name, tensor, model.config, generator)
-        report("drawing weights", done + 1, len(tensors))
+    slots, names = Slots(model), [name for name, _ in model.named_parameters()]
+    for done, name in enumerate(names):
+        with slots.slot(name) as tensor:
+            _draw(name, tensor, model.config, generator)
+        report("drawing weights", done + 1, len(names))
 
 
 def _fill_on_threads(model: PreTrainedModel, seed: int, report: Report) -> None:
@@ -54,25 +57,30 @@ def _fill_on_threads(model: PreTrainedModel, seed: int, report: Report) -> None:
     millions. The values depend on the seed and the shapes, not on the number of threads.
     """
     first = torch.Generator().manual_seed(seed)
-    start = int(torch.randint(2**31, (), generator=first))
-    blocks = [(n, part) for n, tensor in model.named_parameters() for part in _parts(tensor)]
+    seeds = count(int(torch.randint(2**31, (), generator=first)))
+    slots, shapes = Slots(model), [(n, t.shape) for n, t in model.named_parameters()]
+    total, done = sum(len(_cuts(shape)) for _, shape in shapes), 0
 
-    def draw(index: int) -> None:
-        name, part = blocks[index]
-        _draw(name, part, model.config, torch.Generator().manual_seed(start + index))
+    def draw(name: str, part: Tensor, seed: int) -> None:
+        _draw(name, part, model.config, torch.Generator().manual_seed(seed))
 
     threads = ThreadPoolExecutor(torch.get_num_threads())
     try:
-        for done, _ in enumerate(threads.map(draw, range(len(blocks)))):
-            report("drawing weights", done + 1, len(blocks))
+        for name, shape in shapes:
+            with slots.slot(name) as tensor:
+                parts = torch.split(tensor.detach(), _cuts(shape))
+                named, drawn = repeat(name), [*islice(seeds, len(parts))]
+                for _ in threads.map(draw, named, parts, drawn):
+                    done += 1
+                    report("drawing weights", done, total)
     finally:
         threads.shutdown(cancel_futures=True)
 
 
-def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Return a tensor as blocks of whole rows, of BLOCK elements or one row each."""
-    rows = max(1, BLOCK * len(tensor) // tensor.numel())
-    return tuple(tensor.detach()[at : at + rows] for at in range(0, len(tensor), rows))
+def _cuts(shape: torch.Size) -> list[int]:
+    """Return how many rows each block of a tensor has: BLOCK elements, or one row."""
+    rows = max(1, BLOCK * shape[0] // shape.numel())
+    return [min(rows, shape[0] - at) for at in range(0, shape[0], rows)]
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flexinfer.errors import EnvironmentUnfit, UsageError, one_line
+from flexinfer.weights.nf4_config import stored_scheme
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -42,16 +43,12 @@ def text_config(raw: Mapping[str, Any], name: str) -> PreTrainedConfig:
     """Build the text model's config from a config.json; a multimodal one gives its text part.
 
     Raises UsageError for a family that flexinfer does not run and for a config that makes no
-    sense, EnvironmentUnfit for a checkpoint stored in fewer bits.
+    sense, EnvironmentUnfit for a checkpoint quantised in a way that is not read.
     """
     text = _text_part(raw, name)
     refuse(text, name)
-    if raw.get("quantization_config"):
-        method = raw["quantization_config"].get("quant_method", "unknown method")
-        raise EnvironmentUnfit(
-            f"{name} is quantised ({method}), which is not supported by this version",
-            hint="give the unquantised checkpoint",
-        )
+    stored_scheme(raw, name)
+    text.pop("quantization_config", None)
     config_class, _ = _classes(text["model_type"])
     try:
         config: PreTrainedConfig = config_class.from_dict(text)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from flexinfer.config import Report, quiet
 from flexinfer.errors import UsageError
 from flexinfer.weights.checkpoint import Stored, opened
+from flexinfer.weights.nf4_slots import Slots
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -42,8 +45,8 @@ def plan(model: PreTrainedModel, stored: Mapping[str, Stored], name: str) -> Pla
     twins: dict[str, str] = {}
     left: list[str] = []
     # A tied tensor's own name comes first, whatever the order in the file.
-    for stored_name in sorted(stored, key=lambda key: _target(key) in tied):
-        target = _target(stored_name)
+    for stored_name in sorted(stored, key=lambda key: target_name(key) in tied):
+        target = target_name(stored_name)
         owner = tied.get(target, target)
         if owner in source:
             twins[stored_name] = source[owner]
@@ -68,19 +71,33 @@ def fill(
 
     Raises UsageError where the config ties tensors that the checkpoint stores with other values.
     """
-    targets = model.state_dict()
+    slots = Slots(model)
     for key in todo.idle:
-        targets[key].zero_()
+        with slots.slot(key) as tensor:
+            tensor.zero_()
     by_file = sorted(todo.source.items(), key=lambda item: stored[item[1]].path)
     done = 0
     for path, items in groupby(by_file, key=lambda item: stored[item[1]].path):
         with opened(path) as file:
             for target, name in items:
-                targets[target].copy_(file.get_tensor(name))
+                if stored[name].parts:
+                    slots.store(target, _parts(name, stored[name], file), name)
+                else:
+                    with slots.slot(target) as tensor:
+                        tensor.copy_(file.get_tensor(name))
                 done += 1
                 report("loading weights", done, len(todo.source))
     for twin, name in todo.twins.items():
         _require_equal(twin, name, stored)
+
+
+def _parts(name: str, whole: Stored, file: Any) -> dict[str, Tensor]:
+    """Return the tensors that the weight `name` is stored as; `file` is the open one of its own."""
+    found: dict[str, Tensor] = {}
+    for key, part in whole.parts.items():
+        with nullcontext(file) if part.path == whole.path else opened(part.path) as holder:
+            found[key] = holder.get_tensor(name if key == "weight" else f"{name}.{key}")
+    return found
 
 
 def _require_equal(twin: str, name: str, stored: Mapping[str, Stored]) -> None:
@@ -100,7 +117,7 @@ def _require_all(missing: Iterable[str], total: int, name: str) -> None:
         raise UsageError(f"{name}: the weights lack {len(names)} of {total} tensors: {shown}")
 
 
-def _target(stored_name: str) -> str:
+def target_name(stored_name: str) -> str:
     """Return the name in a text model: a multimodal checkpoint keeps it in `language_model`."""
     return stored_name.replace("model.language_model.", "model.", 1)
 
@@ -125,7 +142,7 @@ def _is_idle(name: str, config: PreTrainedConfig) -> bool:
 def _left_out(left: list[str], config: PreTrainedConfig) -> Iterable[str]:
     """Say which stored tensors the model has no place for."""
     towers = [name for name in left if name.startswith(_TOWERS)]
-    expected = [n for n in left if _is_idle(_target(n), config) or _COMPUTED.search(n)]
+    expected = [n for n in left if _is_idle(target_name(n), config) or _COMPUTED.search(n)]
     if towers:
         yield f"weights: text only, {len(towers)} tensors of other towers left out"
     if rest := sorted(set(left) - set(towers) - set(expected)):

@@ -92,12 +92,13 @@ def _build(source: Source, options: ModelOptions, report: Report) -> tuple[Any, 
     import torch
 
     from flexinfer.weights import place, skeleton
+    from flexinfer.weights.nf4_model import prepare
 
     device, device_notice = place.choose_device(options.device)
     config = text_config(source.config, source.name)
     dtype, dtype_notice = place.choose_dtype(options.dtype, device, config.dtype)
     model = skeleton.shell(config, source.generation, source.origin)
-    check = source.check(model)
+    check = (*prepare(model, source, options.load_in_4bit, dtype), *source.check(model))
     place.require_memory(skeleton.weight_bytes(model, dtype), device, source.name)
     try:
         skeleton.materialise(model, dtype, device)

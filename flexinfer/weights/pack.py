@@ -17,12 +17,15 @@ GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 def allocate(module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
     """Give the meta parameters and persistent buffers of `module` uninitialised, packed memory.
 
-    Tied parameters stay tied. Nothing is copied: the peak is one copy of the model.
+    Tied parameters stay tied. Nothing is copied: the peak is one copy of the model. Parameters of
+    a class of their own (4-bit ones) are left: see nf4_slots.
     """
     memory = _packed(module, dtype, device)
     persistent = set(module.state_dict())
     for prefix, owner in list(module.named_modules()):
         for name, old in list(owner.named_parameters(recurse=False)):
+            if type(old) is not nn.Parameter:
+                continue
             if id(old) not in memory:
                 memory[id(old)] = nn.Parameter(torch.empty(old.shape, dtype=dtype, device=device))
             setattr(owner, name, memory[id(old)])
@@ -50,7 +53,8 @@ def _groups(module: nn.Module) -> Iterator[list[Tensor]]:
         for names in GROUPS:
             linears = [c for name in names if isinstance(c := children.get(name), nn.Linear)]
             biases: list[Tensor] = [c.bias for c in linears if c.bias is not None]
-            if len(linears) > 1:
-                yield [linear.weight for linear in linears]
+            weights: list[Tensor] = [c.weight for c in linears if type(c.weight) is nn.Parameter]
+            if len(weights) > 1:
+                yield weights
             if len(linears) > 1 and len(biases) == len(linears):
                 yield biases

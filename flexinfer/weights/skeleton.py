@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from flexinfer.errors import UsageError, one_line
+from flexinfer.kernels.nf4 import BLOCK
 from flexinfer.weights.families import causal_lm
+from flexinfer.weights.nf4 import is_4bit
 from flexinfer.weights.pack import allocate
 
 if TYPE_CHECKING:
@@ -45,8 +47,15 @@ def shell(config: PreTrainedConfig, generation: Mapping[str, Any], origin: str) 
 
 
 def weight_bytes(model: nn.Module, dtype: torch.dtype) -> int:
-    """Return the bytes of all parameters in `dtype`, tied ones counted once."""
-    return sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
+    """Return the bytes of all parameters in `dtype`, tied ones counted once.
+
+    4-bit ones count as they do in a leaf: half a byte a weight, and fp32 a block.
+    """
+    sizes = (
+        p.numel() // 2 + 4 * (p.numel() // BLOCK) if is_4bit(p) else p.numel() * dtype.itemsize
+        for p in model.parameters()
+    )
+    return sum(sizes)
 
 
 def materialise(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:
@@ -54,6 +63,7 @@ def materialise(model: PreTrainedModel, dtype: torch.dtype, device: torch.device
 
     No random number is drawn and no weight exists twice. Computed buffers (rope frequencies,
     embedding scales) are right; parameters and persistent buffers are for the caller to fill.
+    4-bit weights get memory when they are filled: see nf4_slots.
     """
     model.config.dtype = dtype
     allocate(model, dtype, device)
@@ -61,7 +71,7 @@ def materialise(model: PreTrainedModel, dtype: torch.dtype, device: torch.device
         parent, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(parent), leaf, value.to(device))
     named = [*model.named_parameters(), *model.named_buffers()]
-    left = [name for name, tensor in named if tensor.is_meta]
+    left = [name for name, tensor in named if tensor.is_meta and not is_4bit(tensor)]
     assert not left, f"no value for {left}"
 
 

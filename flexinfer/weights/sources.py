@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flexinfer.config import ModelOptions, Report
 from flexinfer.errors import UsageError
-from flexinfer.weights import checkpoint, dummy, fill, gguf, hub, names, tokenizer
+from flexinfer.weights import checkpoint, dummy, fill, gguf, hub, names, nf4_stored, tokenizer
 from flexinfer.weights.families import check_family
 from flexinfer.weights.generation import read_generation
 
@@ -31,6 +31,16 @@ class Source(ABC):
     config: Mapping[str, Any]
     generation: Mapping[str, Any]
 
+    @property
+    def stored(self) -> Mapping[str, checkpoint.Stored]:
+        """The tensors of a checkpoint folder, none for other sources."""
+        return {}
+
+    @property
+    def dequantised(self) -> bool:
+        """Whether weights come out of a quantisation of another kind."""
+        return False
+
     def check(self, model: PreTrainedModel) -> tuple[str, ...]:
         """Compare with a model that has no memory yet; returns notices, raises UsageError."""
         return ()
@@ -48,7 +58,12 @@ class Source(ABC):
 class Folder(Source):
     """A checkpoint folder: config.json, safetensors and a tokenizer."""
 
-    stored: Mapping[str, checkpoint.Stored]
+    tensors: Mapping[str, checkpoint.Stored]
+
+    @property
+    def stored(self) -> Mapping[str, checkpoint.Stored]:
+        """The tensors, by the names they are stored under."""
+        return self.tensors
 
     def check(self, model: PreTrainedModel) -> tuple[str, ...]:
         """Match all names and shapes; say where the weights lie."""
@@ -66,6 +81,11 @@ class Folder(Source):
 @dataclass(frozen=True, kw_only=True)
 class Gguf(Source):
     """A local `.gguf` file, which carries weights and tokenizer."""
+
+    @property
+    def dequantised(self) -> bool:
+        """Always."""
+        return True
 
     def check(self, model: PreTrainedModel) -> tuple[str, ...]:
         """Say where the weights lie; whether they are all there is seen while reading."""
@@ -109,9 +129,9 @@ def choose(options: ModelOptions, found: names.ModelName, report: Report) -> Sou
     folder = found.folder or hub.folder(found, report)
     config, generation = _configs(folder)
     check_family(config, found.name)
-    stored = checkpoint.stored_tensors(folder)
+    tensors = nf4_stored.folded(checkpoint.stored_tensors(folder))
     return Folder(
-        name=found.name, origin=str(folder), config=config, generation=generation, stored=stored
+        name=found.name, origin=str(folder), config=config, generation=generation, tensors=tensors
     )
 
 

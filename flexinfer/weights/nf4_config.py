@@ -1,0 +1,57 @@
+"""What config.json says about stored 4-bit weights; other ways of quantising are refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flexinfer.errors import EnvironmentUnfit
+from flexinfer.unsupported import lacks
+
+
+class Scheme(NamedTuple):
+    """Linears as bitsandbytes NF4: doubly quantised or not; `skip` names modules that stay."""
+
+    double: bool
+    skip: tuple[str, ...]
+
+    def keeps(self, name: str) -> bool:
+        """Tell whether the module `name` stays as it is, as transformers reads such a list.
+
+        An entry is a beginning up to a dot (a regular expression) or an end; one of a multimodal
+        checkpoint keeps its text model in `language_model`.
+        """
+        entries = (entry.replace("model.language_model.", "model.", 1) for entry in self.skip)
+        return any(name.endswith(e) or re.match(rf"(?:{e})(?:\.|$)", name) for e in entries)
+
+
+def stored_scheme(raw: Mapping[str, Any], name: str) -> Scheme | None:
+    """Return how a checkpoint is quantised, None where it is not.
+
+    Raises EnvironmentUnfit, naming the method, for all but bitsandbytes NF4.
+    """
+    found = raw.get("quantization_config")
+    if not found:
+        return None
+    method = _method(found)
+    if method != "nf4" or lacks("--load-in-4bit"):
+        raise EnvironmentUnfit(
+            f"{name} is quantised ({method}), which is not supported by this version",
+            hint="give the unquantised checkpoint",
+        )
+    double = bool(found.get("bnb_4bit_use_double_quant"))
+    return Scheme(double, tuple(found.get("llm_int8_skip_modules") or ()))
+
+
+def _method(found: Mapping[str, Any]) -> str:
+    """Return the name of a method of quantising: `nf4` for the one that is read."""
+    method = str(found.get("quant_method", "unknown method"))
+    if method != "bitsandbytes":
+        return method
+    if found.get("load_in_8bit") or found.get("_load_in_8bit"):
+        return "bitsandbytes int8"
+    if not (found.get("load_in_4bit") or found.get("_load_in_4bit")):
+        return method
+    kind = found.get("bnb_4bit_quant_type", "fp4")
+    return "nf4" if kind == "nf4" else f"bitsandbytes {kind}"
