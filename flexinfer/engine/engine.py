@@ -95,7 +95,8 @@ class Engine:
         """Yield outputs as they complete, refused requests first; close the iterator to give up.
 
         Samples without a seed of their own differ from call to call. Raises UsageError if the
-        engine is closed, another call of it is not at its end, or something is no Request.
+        engine is closed, another call of it is not at its end, or something is no Request, and
+        StaleWeights if a borrowed tensor has moved.
         """
         self._ready()
         good: dict[int, Request] = {}
@@ -107,6 +108,7 @@ class Engine:
                 yield RequestOutput(index=index, prompt_token_ids=ids, error=error)
         if good:
             machinery = self._ready()  # another call may have begun at one of the yields above
+            machinery.weights.check()
             self._calls += 1
             yield from self._run(machinery, good, on_token)
 

@@ -48,7 +48,7 @@ class Adapted(NamedTuple):
 
     def blocks(self, widths: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return outputs and ranks of each block on the diagonal of `b`; `widths` are a group's."""
-        if len(widths) == len(self.ranks):
+        if widths and len(widths) == len(self.ranks):
             return widths, self.ranks
         return (self.rows,), (self.a.shape[0],)
 

@@ -144,13 +144,17 @@ class InferenceWeights:
             return RuntimeWeights(source, linears, adapter)
         return MergedWeights(source, linears, adapter, merge)
 
+    def check(self) -> None:
+        """Raise StaleWeights where a borrowed tensor no longer lies where it was."""
+        self._borrowed.check()
+
     def refresh(self, source: AdapterSource | None) -> None:
         """Bring in `source`, or what was chosen at first, as it is now.
 
         Raises StaleWeights where a borrowed tensor has moved, and UsageError for an adapter that
         the engine has no place for; then nothing has changed.
         """
-        self._borrowed.check()
+        self.check()
         if self.weights is None:
             if source is not None:
                 raise UsageError(

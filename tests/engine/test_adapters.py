@@ -160,11 +160,15 @@ def test_moved_weights_are_stale() -> None:
     peft = with_lora(model)
     with engine_over(model, peft) as engine:
         before = complete(engine, PROMPTS, max_new_tokens=4)
-        weight = model.model.layers[2].mlp.down_proj.base_layer
-        weight.weight = nn.Parameter(weight.weight.detach().clone())
-        with pytest.raises(StaleWeights, match=r"layers\.2\.mlp\.down_proj\.weight no longer lies"):
-            engine.refresh()
+        linear = model.model.layers[2].mlp.down_proj.base_layer
+        old = linear.weight
+        linear.weight = nn.Parameter(old.detach().clone())
+        moved = r"layers\.2\.mlp\.down_proj\.weight no longer lies"
+        for call in (engine.refresh, lambda: complete(engine, PROMPTS, max_new_tokens=4)):
+            with pytest.raises(StaleWeights, match=moved):
+                call()
         assert engine.policy_version == 0
+        linear.weight = old
         assert complete(engine, PROMPTS, max_new_tokens=4) == before
 
 
