@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import mean
 
-from flexinfer.tasks.drift.gaps import Rollout, changed, n_different, partings, widest
+from flexinfer.tasks.drift.gaps import Answers, Rollout, changed, n_different, partings, widest
 from flexinfer.tasks.drift.limits import EFFECT, FLOORS, KEPT, TIMES_MAX
 from flexinfer.tasks.drift.record import Record
 from flexinfer.tasks.drift.score import Scores
@@ -160,9 +160,10 @@ def _told(name: str, scores: Scores) -> str:
 def batch_check(record: Record, scores: Scores, *, exact: bool) -> Check:
     """Compare the rollouts in batches of every size with the first."""
     sizes = ", ".join(map(str, record.batched))
-    named = {f"batches of {size}": rollout for size, rollout in record.batched.items()}
+    named = {f"batches of {size}": answers for size, answers in record.batched.items()}
+    what = f"batches of {sizes}, shuffled, each row held against the first rollout"
     return _alike(
-        "same_in_any_batch", f"batches of {sizes}, shuffled among fillers of other lengths", named,
+        "same_in_any_batch", what, named,
         record.first.rollout, scores, exact=exact,
     )  # fmt: skip
 
@@ -171,8 +172,9 @@ def graph_check(record: Record, scores: Scores, *, exact: bool) -> Check | None:
     """Compare the rollout without CUDA graphs with the first, where there are graphs."""
     if record.eager is None:
         return None
+    whole = Answers(tuple(range(len(record.eager))), record.eager)
     return _alike(
-        "same_in_graph_and_eager", "without CUDA graphs", {"eager": record.eager},
+        "same_in_graph_and_eager", "without CUDA graphs", {"eager": whole},
         record.first.rollout, scores, exact=exact,
     )  # fmt: skip
 
@@ -180,7 +182,7 @@ def graph_check(record: Record, scores: Scores, *, exact: bool) -> Check | None:
 def _alike(
     name: str,
     what: str,
-    named: Mapping[str, Rollout],
+    named: Mapping[str, Answers],
     first: Rollout,
     scores: Scores,
     *,
@@ -193,9 +195,13 @@ def _alike(
     """
     floor = FLOORS[scores.reference.dtype].max_gap
     limit = 0.0 if exact else max(floor, TIMES_MAX * scores.own.max_gap)
-    gaps = {label: widest(first, rollout) for label, rollout in named.items()}
+    gaps = {label: widest(found.of(first), found.samples) for label, found in named.items()}
     worst = max(gaps, key=lambda label: gaps[label])
-    parted = [(label, at) for label, rollout in named.items() for at in partings(first, rollout)]
+    parted = [
+        (label, at._replace(prompt=found.numbers[at.prompt]))
+        for label, found in named.items()
+        for at in partings(found.of(first), found.samples)
+    ]
     margins = [scores.reference.scores[at.prompt][at.position].margin for _, at in parted]
     wrong = [
         f"{label}: prompt {at.prompt}, new token {at.position} is {at.other} instead of {at.token} "

@@ -82,6 +82,24 @@ def first_divergence(
     return None
 
 
+class Answers(NamedTuple):
+    """Samples of prompts in any order, `numbers` saying of which; some have fewer tokens."""
+
+    numbers: tuple[int, ...]
+    samples: Rollout
+
+    def of(self, rollout: Rollout) -> Rollout:
+        """Return a whole rollout's samples of the same prompts, cut to the same lengths."""
+        return tuple(
+            Checked(
+                rollout[number].prompt,
+                rollout[number].token_ids[: len(sample.token_ids)],
+                rollout[number].logprobs[: len(sample.token_ids)],
+            )
+            for number, sample in zip(self.numbers, self.samples, strict=True)
+        )
+
+
 class Parting(NamedTuple):
     """Where two runs of one prompt first choose differently, and what they chose."""
 

@@ -46,8 +46,12 @@ def batch_sizes(most: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*sizes, most)))
 
 
+STRANGERS = 4
+"""One in so many rows that fill a batch up is a prompt of its own; the others are repeats."""
+
+
 class Place(NamedTuple):
-    """A row of a batch: the number of a prompt, or None for a filler; its ids and new tokens."""
+    """A row of a batch: the number of a prompt, or None for a stranger; its ids and new tokens."""
 
     prompt: int | None
     ids: Prompt
@@ -59,17 +63,23 @@ def batches(
 ) -> list[list[Place]]:
     """Spread the prompts, shuffled, over batches of exactly `size`.
 
-    What is missing is filled up with short prompts that end at different times, so that rows leave
-    and the batch shrinks while the prompts go on.
+    What is missing is filled up with repeats, which share the prompt's pages, and short strangers,
+    which do not. They end at different times in the second half, so that rows leave and the batch
+    shrinks while others go on.
     """
     random = Random(seed + size)
+    half = min(new_tokens, new_tokens // 2 + 1)
     order = random.sample(range(len(prompts)), len(prompts))
     found = []
     for start in range(0, len(order), size):
         rows = [Place(i, prompts[i], new_tokens) for i in order[start : start + size]]
-        missing = size - len(rows)
-        fillers = workload(missing, vocab_size, (2, 24), random.randrange(2**31))
-        rows += [Place(None, ids, random.randint(1, new_tokens)) for ids in fillers]
+        for extra in range(size - len(rows)):
+            number, length = order[extra % len(order)], random.randint(half, new_tokens)
+            if extra % STRANGERS == STRANGERS - 1:
+                ids = workload(1, vocab_size, (2, 24), random.randrange(2**31))[0]
+                rows.append(Place(None, ids, length))
+            else:
+                rows.append(Place(number, prompts[number], length))
         random.shuffle(rows)
         found.append(rows)
     return found

@@ -12,7 +12,7 @@ from flexinfer.errors import RequestError
 from flexinfer.tasks.bench.gate import Checked
 from flexinfer.tasks.drift.config import DriftConfig
 from flexinfer.tasks.drift.fingerprint import inference_sha, weights_sha
-from flexinfer.tasks.drift.gaps import Rollout
+from flexinfer.tasks.drift.gaps import Answers, Rollout
 from flexinfer.tasks.drift.perturb import moved, without_effect
 from flexinfer.tasks.drift.prompts import Prompt, batch_sizes, batches
 from flexinfer.tasks.drift.rig import Rig
@@ -42,7 +42,7 @@ class Record:
     `last` after the last cycle's move, `restored` after the adapter was brought back. `repeats` are
     hashes of inference weights after refreshing to the same adapter 1, 2 and 3 times. `fresh` is a
     new engine's under the last move, `eager` one's without CUDA graphs (None: there are none).
-    `batched` holds the rollouts in batches of each size. `adapter` and `moved` are what was loaded.
+    `batched` holds the answers in batches of each size. `adapter` and `moved` are what was loaded.
     """
 
     adapter: Adapter
@@ -56,7 +56,7 @@ class Record:
     restored: State
     repeats: tuple[str, ...]
     survivals: tuple[Survival, ...]
-    batched: Mapping[int, Rollout]
+    batched: Mapping[int, Answers]
     fresh: Rollout
     eager: Rollout | None
 
@@ -118,7 +118,7 @@ class Recorder:
         rollout = roll(engine, self.prompts, self.config.max_new_tokens)
         return State(weights=weights_sha(engine, self.loaded.module), rollout=rollout)
 
-    def _batched(self, engine: Engine) -> dict[int, Rollout]:
+    def _batched(self, engine: Engine) -> dict[int, Answers]:
         """Roll out in batches of every size up to the engine's largest."""
         found, sizes = {}, batch_sizes(self.engine.max_batch_size)
         for done, size in enumerate(sizes):
@@ -126,16 +126,18 @@ class Recorder:
             found[size] = self._mixed(engine, size)
         return found
 
-    def _mixed(self, engine: Engine, size: int) -> Rollout:
-        """Roll out in batches of one size, among fillers; return the prompts' samples in order."""
+    def _mixed(self, engine: Engine, size: int) -> Answers:
+        """Roll out in batches of one size; return what every row of a known prompt answered."""
         new, seed = self.config.max_new_tokens, self.config.seed
-        found: dict[int, Checked] = {}
+        found: list[tuple[int, Checked]] = []
         for rows in batches(self.prompts, size, new, engine.vocab_size, seed):
             outputs = engine.generate([_request(row.ids, row.new_tokens) for row in rows])
-            for row, output in zip(rows, outputs, strict=True):
-                if row.prompt is not None:
-                    found[row.prompt] = _checked(output)
-        return tuple(found[number] for number in range(len(self.prompts)))
+            found += [
+                (row.prompt, _checked(output))
+                for row, output in zip(rows, outputs, strict=True)
+                if row.prompt is not None
+            ]
+        return Answers(*zip(*found, strict=True))
 
     def _fresh(self, target: Adapter) -> Rollout:
         """Roll out with a new engine over the same module that is built with the moved adapter."""

@@ -10,7 +10,7 @@ from flexinfer.tasks.bench.gate import Reference
 from flexinfer.tasks.bench.reference import teacher_forced
 from flexinfer.tasks.drift.gaps import Divergence, Gap, Rollout, first_divergence, gap
 from flexinfer.tasks.drift.limits import Limits, limits
-from flexinfer.tasks.drift.trainer import merged_over, peft_over
+from flexinfer.tasks.drift.trainer import merged_over, peft_over, scaled_by_peft
 from flexinfer.weights.adapter import Adapter
 from flexinfer.weights.inference import AdapterSource
 
@@ -52,9 +52,10 @@ def score(
     """
     with memory_told(*SCORING):
         with peft_over(module, adapter, source):
+            trained = scaled_by_peft(module, adapter)
             trainer = reference = teacher_forced(module, rollout)
         if merged:
-            with merged_over(module, adapter):
+            with merged_over(module, trained):
                 reference = teacher_forced(module, rollout)
     exact = [[score.logprob for score in row] for row in reference.scores]
     found = gap([sample.logprobs for sample in rollout], trainer.own_logprobs)

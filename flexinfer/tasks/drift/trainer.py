@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from flexinfer.tasks.drift.linears import (
     put,
 )
 from flexinfer.weights.adapter import Adapter, Pair
+from flexinfer.weights.adapter_names import relative_name
 from flexinfer.weights.inference import AdapterSource
 from flexinfer.weights.names import random_rank
 
@@ -49,13 +51,24 @@ def peft_over(module: Any, adapter: Adapter, source: AdapterSource) -> Iterator[
                 full_name, layer = held[name]
                 put(module, full_name, linear_of(layer.weight.data, _like(pair.bias, layer)))
         if pairs:
-            inject(_config(source, pairs), module, NAME)
+            # on the meta device: no random number is drawn for weights that are replaced
+            inject(_config(source, pairs), module, NAME, low_cpu_mem_usage=True)
         layers = {n: x for n, x in module.named_modules() if isinstance(x, lora_layer)}
         assert layers.keys() == pairs.keys(), layers.keys() ^ pairs.keys()
         for name, layer in layers.items():
             _fill(name, layer, pairs[name])
         module.eval()
         yield
+
+
+def scaled_by_peft(module: nn.Module, adapter: Adapter) -> Adapter:
+    """Return the adapter with the scales that PEFT's layers use; to be called within peft_over."""
+    layers = {relative_name(n): x for n, x in module.named_modules() if isinstance(x, _peft()[1])}
+    pairs = {
+        name: pair._replace(scale=layers[name].scaling[NAME]) if name in layers else pair
+        for name, pair in adapter.pairs.items()
+    }
+    return replace(adapter, pairs=pairs)
 
 
 @contextmanager
@@ -131,6 +144,7 @@ def _config(source: AdapterSource, pairs: Mapping[str, Pair]) -> Any:
             setattr(config, table, {k.replace("language_model.", ""): v for k, v in old.items()})
         config.bias, config.exclude_modules, config.layers_to_transform = "none", None, None
         config.layers_pattern, config.lora_dropout = None, 0.0
+        config.init_lora_weights = True
         config.target_modules = set(pairs)
         return config
     return LoraConfig(
