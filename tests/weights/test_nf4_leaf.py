@@ -87,9 +87,10 @@ def test_a_leaf_of_larger_blocks() -> None:
 
 
 def test_a_leaf_has_the_modules_bias_and_compute_dtype() -> None:
-    layer = linear(compute_dtype=torch.float32).requires_grad_(False)
+    layer = linear(compute_dtype=torch.float64).requires_grad_(False)
+    assert nf4_leaf(layer).dtype == torch.float64 != layer.weight.quant_state.dtype
+    layer.compute_dtype = torch.float32
     leaf = nf4_leaf(layer)
-    assert leaf.dtype == torch.float32
     assert leaf.bias is not None
     assert leaf.bias.data_ptr() == layer.bias.data_ptr()
     x = torch.randn(3, 128, generator=torch.Generator().manual_seed(1))

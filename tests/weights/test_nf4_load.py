@@ -23,7 +23,16 @@ from flexinfer.weights.nf4 import is_4bit, nf4_leaf
 from tests.support.tiny import FAMILIES, tiny_gemma4
 from tests.weights.folders import save_folder
 from tests.weights.live import LiveBytes
-from tests.weights.nf4_models import SHAPE, assert_same, ours, quantised, resaved, theirs, unpacked
+from tests.weights.nf4_models import (
+    SHAPE,
+    assert_same,
+    ours,
+    quantised,
+    resaved,
+    stored_folder,
+    theirs,
+    unpacked,
+)
 
 bnb: Any = pytest.importorskip("bitsandbytes")
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -60,6 +69,16 @@ def test_a_stored_checkpoint_is_loaded_as_it_is(family: str, double: bool, tmp_p
     assert quantised(ours(tmp_path / "4", load_format="dummy").module).keys() == (
         quantised(model).keys()
     )
+
+
+def test_stored_weights_are_dequantised_to_the_dtype_asked_for(tmp_path: Path) -> None:
+    folder = stored_folder(tmp_path)
+    fine, coarse = (ours(folder, dtype=d).module for d in ("float32", "bfloat16"))
+    wide, narrow = (m.model.layers[0].mlp.up_proj.weight for m in (fine, coarse))
+    assert narrow.quant_state.dtype == torch.bfloat16
+    found = bnb.functional.dequantize_4bit(narrow.data, narrow.quant_state)
+    expected = bnb.functional.dequantize_4bit(wide.data, wide.quant_state).bfloat16()
+    assert torch.equal(found, expected)
 
 
 def test_a_multimodal_checkpoint_gives_its_text_model(tmp_path: Path) -> None:
