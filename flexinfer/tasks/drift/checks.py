@@ -168,6 +168,28 @@ def batch_check(record: Record, scores: Scores, *, exact: bool) -> Check:
     )  # fmt: skip
 
 
+def invariant_check(record: Record) -> Check | None:
+    """Hold every row of every batch size, under --batch-invariant, against its prompt alone."""
+    if record.invariant is None:
+        return None
+    alone = sorted(zip(*record.invariant[1], strict=True), key=lambda one: len(one[1].token_ids))
+    longest = dict(alone)
+    first = tuple(longest[number] for number in range(len(longest)))
+    different = sum(
+        one != other
+        for answers in record.invariant.values()
+        for one, other in zip(answers.samples, answers.of(first), strict=True)
+    )
+    return Check(
+        name="same_bits_batch_invariant",
+        passed=different == 0,
+        measured=different,
+        limit=0,
+        detail="rows whose ids or log-probabilities are not, bit by bit, those of the prompt alone "
+        f"(--batch-invariant, batches of {', '.join(map(str, record.invariant))})",
+    )
+
+
 def graph_check(record: Record, scores: Scores, *, exact: bool) -> Check | None:
     """Compare the rollout without CUDA graphs with the first, where there are graphs."""
     if record.eager is None:

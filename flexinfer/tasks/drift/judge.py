@@ -12,6 +12,7 @@ from flexinfer.tasks.drift.checks import (
     base_check,
     batch_check,
     graph_check,
+    invariant_check,
     recorded_checks,
     trainer_checks,
 )
@@ -50,8 +51,7 @@ class Judged:
         given = self.scores[GIVEN]
         yield batch_check(self.record, given, exact=self.exact)
         graphs = graph_check(self.record, given, exact=self.exact)
-        if graphs is not None:
-            yield graphs
+        yield from (one for one in (graphs, invariant_check(self.record)) if one is not None)
 
     def reported(self, config: Mapping[str, Any], started_at: str) -> DriftReport:
         """Put it into the report."""

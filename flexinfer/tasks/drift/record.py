@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from flexinfer.config import EngineConfig, Report, SamplingParams
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.outputs import Request, RequestOutput
@@ -42,7 +44,9 @@ class Record:
     `last` after the last cycle's move, `restored` after the adapter was brought back. `repeats` are
     hashes of inference weights after refreshing to the same adapter 1, 2 and 3 times. `fresh` is a
     new engine's under the last move, `eager` one's without CUDA graphs (None: there are none).
-    `batched` holds the answers in batches of each size. `adapter` and `moved` are what was loaded.
+    `batched` holds the answers in batches of each size, `invariant` those of an engine that was
+    told to be batch-invariant (None: not where bits are not to be had, or the first one was).
+    `adapter` and `moved` are what was loaded.
     """
 
     adapter: Adapter
@@ -59,6 +63,7 @@ class Record:
     batched: Mapping[int, Answers]
     fresh: Rollout
     eager: Rollout | None
+    invariant: Mapping[int, Answers] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +97,11 @@ class Recorder:
             last = self._state(engine)
             engine.refresh(adapter)
             restored = self._state(engine)
-        fresh, eager = self._fresh(target), self._eager(adapter)
+        fresh, eager, invariant = self._fresh(target), self._eager(adapter), self._invariant()
         return Record(
             adapter=adapter, moved=target, adapter_sha=sha, notices=notices, first=first,
             again=again, bare=bare, last=last, restored=restored, repeats=repeats, survivals=kept,
-            batched=batched, fresh=fresh, eager=eager,
+            batched=batched, fresh=fresh, eager=eager, invariant=invariant,
         )  # fmt: skip
 
     def _cycles(self, engine: Engine, adapter: Adapter) -> tuple[Adapter, tuple[str, ...]]:
@@ -157,6 +162,17 @@ class Recorder:
         with self.rig.open(self.loaded, config, self.report) as engine:
             engine.refresh(adapter)
             return roll(engine, self.prompts, self.config.max_new_tokens)
+
+
+    def _invariant(self) -> dict[int, Answers] | None:
+        """Roll out in batches with --batch-invariant, in fp32 on a CPU."""
+        weight = next(self.loaded.module.parameters())
+        exact = weight.device.type == "cpu" and weight.dtype == torch.float32
+        if not exact or self.engine.batch_invariant or self.engine.attention == "flex":
+            return None
+        config = replace(self.engine, batch_invariant=True)
+        with self.rig.open(self.loaded, config, self.report) as engine:
+            return self._batched(engine)
 
 
 def roll(engine: Engine, prompts: Sequence[Prompt], new_tokens: int) -> Rollout:

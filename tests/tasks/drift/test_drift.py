@@ -29,6 +29,7 @@ ALWAYS = {
     "same_in_any_batch",
     *TRAINER,
 }
+INVARIANT = "same_bits_batch_invariant"
 modes = pytest.mark.parametrize("mode", ["merged", "runtime"])
 
 
@@ -40,7 +41,7 @@ def test_an_engine_does_not_drift(family: str, mode: str) -> None:
     report = drift(model, mode=mode)
     assert failed(report) == set()
     survives = {"merge_survival"} if mode == "merged" else set()
-    assert {check.name for check in report.checks} == ALWAYS | survives
+    assert {check.name for check in report.checks} == ALWAYS | survives | {INVARIANT}
     assert (report.mode, report.lora_mode) == ("fp32+lora", mode)
     assert describe(model) == before
 
