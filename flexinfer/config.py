@@ -74,7 +74,7 @@ class ModelOptions:
     model: str
     load_format: LoadFormat = "auto"
     adapter: str | None = None
-    lora_mode: LoraMode = "merged"
+    lora_mode: LoraMode | None = None
     load_in_4bit: bool = False
     dtype: Dtype = "auto"
     device: Device = "auto"
@@ -90,7 +90,8 @@ class ModelOptions:
             "an alias, a hub id, a folder or a .gguf file",
         )
         _one_of("--load-format", self.load_format, LoadFormat)
-        _one_of("--lora-mode", self.lora_mode, LoraMode)
+        if self.lora_mode is not None:
+            _one_of("--lora-mode", self.lora_mode, LoraMode)
         _one_of("--dtype", self.dtype, Dtype)
         _one_of("--device", self.device, Device)
         _one_of("--chat-template", self.chat_template, ChatTemplate)

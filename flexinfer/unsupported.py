@@ -12,7 +12,6 @@ from flexinfer.errors import EnvironmentUnfit
 
 UNSUPPORTED = frozenset(
     {
-        "--load-in-4bit",
         "--fa4-prefill",
         "--report",
         "--backend hf",

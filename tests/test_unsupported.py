@@ -13,7 +13,7 @@ from flexinfer.tasks.doctor.registry import select
 from tests.tasks.doctor.fakes import GIB, look, machine, on_cuda
 
 NOT_YET = "(not in this version)"
-TO_COME = sorted(mode for mode, feature in unsupported.OF_MODE.items() if unsupported.lacks(feature))
+TO_COME = sorted(mode for mode, what in unsupported.OF_MODE.items() if unsupported.lacks(what))
 
 
 @pytest.fixture
@@ -46,14 +46,14 @@ def test_the_word_is_lifted_with_the_refusal(tmp_path: Any, lifted: None, mode: 
     assert look(machine(tmp_path), "version", mode=mode).status == "ok"
 
 
-@pytest.mark.parametrize("mode", ["bf16", "lora"])
+@pytest.mark.parametrize("mode", ["bf16", "lora", "4bit"])
 def test_these_modes_are_in_this_version(tmp_path: Any, mode: str) -> None:
     assert look(machine(tmp_path), "version", mode=mode).status == "ok"
     assert [check.name for check in select(("version",))] == ["version"]
 
 
 @pytest.mark.parametrize(
-    "name", ["bitsandbytes", "trl", "accelerate", "datasets", "flash-attn-4", "vllm"]
+    "name", ["trl", "accelerate", "datasets", "flash-attn-4", "vllm"]
 )
 @pytest.mark.parametrize("mode", ["bf16", "lora", "4bit", "grpo"])
 def test_a_missing_package_that_nothing_uses_has_no_cure(

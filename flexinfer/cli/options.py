@@ -76,14 +76,14 @@ class ModelFlags:
         ),
     ] = None
     lora_mode: Annotated[
-        str,
+        str | None,
         option(
             "--lora-mode",
             panel=MODEL,
             metavar=choices(config.LoraMode),
-            help="Merged into a copy of its targets, or beside them.",
+            help="Merged into a copy of its targets (default), or beside them (default in 4-bit).",
         ),
-    ] = "merged"
+    ] = None
     load_in_4bit: Annotated[
         bool, option("--load-in-4bit", panel=MODEL, help="NF4, double quantisation.")
     ] = False

@@ -13,7 +13,6 @@ from flexinfer.attention.choose import Choice, triton_obstacle
 from flexinfer.engine.programs import Feed, Lookup, look_up, plain_feed
 from flexinfer.errors import EnvironmentUnfit
 from flexinfer.kernels.invariant import InvariantOps
-from flexinfer.kernels.lora import merge
 from flexinfer.kernels.ops import Ops
 from flexinfer.models.decoder import Decoder
 from flexinfer.weights.merged import Merge
@@ -31,10 +30,11 @@ def obstacle_of(decoder: Decoder, weight: Tensor) -> str | None:
 def merge_of(device: torch.device) -> Merge:
     """Return the form of the merge that serves a device."""
     if device.type != "cuda" or find_spec("triton") is None:
-        return merge
-    from flexinfer.kernels.fast.merge import merge as fast_merge
+        return Merge()
+    from flexinfer.kernels.fast.merge import merge
+    from flexinfer.kernels.fast.nf4 import nf4_dequantise
 
-    return fast_merge
+    return Merge(merge, nf4_dequantise)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from flexinfer.kernels.linear import Dense
+
 BLOCK = 64
 """Weights that share an absmax."""
 CODE = (
@@ -43,6 +45,11 @@ class Nf4(NamedTuple):
         """Number of outputs."""
         return self.packed.shape[0]
 
+    @property
+    def columns(self) -> int:
+        """Number of inputs."""
+        return 2 * self.packed.shape[1]
+
     def weight(self) -> Tensor:
         """Return dequant(W) [N, K]: code times absmax in fp32, rounded once to `dtype`."""
         return dequantised(self.packed, self.absmax, self.code).to(self.dtype)
@@ -51,6 +58,10 @@ class Nf4(NamedTuple):
         """Map [..., K] to [..., N] in the dtype of `x`, multiplying in `dtype`."""
         bias = None if self.bias is None else self.bias.to(self.dtype)
         return F.linear(x.to(self.dtype), self.weight(), bias).to(x.dtype)
+
+
+Matrix = Dense | Nf4
+"""A leaf that is a matrix, plain or quantised: what an adapter can be brought in over."""
 
 
 def dequantised(packed_NK: Tensor, absmax_NG: Tensor, code: Tensor) -> Tensor:

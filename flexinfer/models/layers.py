@@ -7,6 +7,7 @@ from torch import Tensor
 
 from flexinfer.kernels.linear import Dense, Group, Leaf, Packed, Separate
 from flexinfer.kernels.lora import Adapted
+from flexinfer.kernels.nf4 import Nf4, stacked
 
 
 def packed_view(*weights: Tensor) -> Tensor | None:
@@ -42,6 +43,9 @@ def joined(*leaves: Leaf) -> Leaf | None:
             return None
         ranks = adapted[0].ranks
         return Adapted(base, a, b, ranks if len(ranks) == len(leaves) else ())
+    packed = [leaf for leaf in leaves if isinstance(leaf, Nf4)]
+    if len(packed) == len(leaves) and len({leaf.bias is None for leaf in packed}) == 1:
+        return stacked(packed, packed_view(*(leaf.packed for leaf in packed)))
     if len(dense) < len(leaves):
         return None
     biases = [leaf.bias for leaf in dense if leaf.bias is not None]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from flexinfer.errors import UsageError
 from flexinfer.kernels.linear import Dense, Leaf
+from flexinfer.models.nf4 import is_4bit, nf4_leaf
 
 
 class Source(Protocol):
@@ -44,7 +45,7 @@ def base_tensors(module: nn.Module) -> dict[str, Tensor]:
 def plain_name(name: str) -> str:
     """Return a tensor's name as in the model that PEFT wrapped."""
     plain = name.removeprefix("base_model.model.").replace(".original_module.", ".")
-    return plain.replace(".base_layer.", ".")
+    return plain.replace(".base_layer.", ".").removesuffix(".base_layer")
 
 
 def is_adapters(name: str) -> bool:
@@ -61,12 +62,22 @@ class ModuleSource:
     def __init__(self, module: nn.Module, root: str) -> None:
         """Take detached views of all tensors; raise UsageError if they lie on several devices."""
         self._tensors = {name: tensor.detach() for name, tensor in base_tensors(module).items()}
+        self._packed = {
+            plain_name(name): owner
+            for name, owner in module.named_modules()
+            if is_4bit(dict(owner.named_parameters(recurse=False)).get("weight"))
+        }
         self._root = root
         devices = sorted({str(p.device) for p in module.parameters()})
         if len(devices) > 1:
             raise UsageError(
                 f"the model is spread over {', '.join(devices)}", hint="load it on one device"
             )
+
+    @property
+    def packed(self) -> bool:
+        """Whether linear maps of the module are quantised to 4 bits."""
+        return bool(self._packed)
 
     def has(self, name: str) -> bool:
         """Say whether the module has a tensor `name`, under the root or beside it."""
@@ -87,10 +98,13 @@ class ModuleSource:
         return found
 
     def linear(self, name: str) -> Leaf:
-        """Return `name` as a Dense leaf with the bias it has; raise UsageError if quantised."""
+        """Return `name` as a Dense or Nf4 leaf; raise UsageError if quantised in another way."""
+        owner = self._packed.get(self._root + name)
+        if owner is not None:
+            return nf4_leaf(owner, name)
         weight, bias = self.tensor(f"{name}.weight"), f"{name}.bias"
         if not weight.is_floating_point():
             raise UsageError(
-                f"{name}.weight is {weight.dtype}; quantised weights are not supported"
+                f"{name}.weight is {weight.dtype}", hint="of quantised weights, NF4 is supported"
             )
         return Dense(weight, self.tensor(bias) if self.has(bias) else None)

@@ -91,11 +91,13 @@ class InferenceWeights:
         self._borrowed = Borrowed(module)
         self._choice = choice
         self._sources: list[Listening] = []
+        self.mode: LoraMode | None = None
         self.decoder: Decoder = build_decoder(module, self._listen)
         self.adapter: Adapter | None = None
         self.weights: AdapterWeights | None = None
         if choice is not None:
             self.adapter = self._read(choice.source)
+            self.mode = choice.mode or ("runtime" if self._sources[0].packed else "merged")
             self.weights = self._weights(self.adapter, merge)
             self.weights.load(self.adapter)
             self.decoder = build_decoder(module, self._adapted(self.weights))
@@ -108,11 +110,6 @@ class InferenceWeights:
     def _adapted(self, weights: AdapterWeights) -> Callable[[nn.Module, str], AdaptedSource]:
         """Return how the walker reads tensors and leaves."""
         return lambda module, root: AdaptedSource(module, root, weights)
-
-    @property
-    def mode(self) -> LoraMode | None:
-        """How the adapter is brought in, None without one."""
-        return None if self._choice is None else self._choice.mode
 
     @property
     def targets(self) -> Targets:
@@ -140,7 +137,7 @@ class InferenceWeights:
     def _weights(self, adapter: Adapter, merge: Merge) -> AdapterWeights:
         """Return places for an adapter of this shape, in the mode that was chosen."""
         source, linears = self._sources[0], tuple(self.targets)
-        if self._choice is not None and self._choice.mode == "runtime":
+        if self.mode == "runtime":
             return RuntimeWeights(source, linears, adapter)
         return MergedWeights(source, linears, adapter, merge)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from flexinfer.config import LoraMode, ModelOptions, Report, quiet
 from flexinfer.errors import NotEnoughMemory, UsageError
-from flexinfer.unsupported import refuse
 from flexinfer.weights import names
 from flexinfer.weights.families import check_transformers, text_config
 
@@ -25,11 +24,12 @@ if TYPE_CHECKING:
 class AdapterChoice:
     """Which adapter, how it is brought in, and the seed of a random one.
 
-    `source` is an Adapter, a PEFT model (its active adapter), a folder, or `random[:RANK]`.
+    `source` is an Adapter, a PEFT model (its active adapter), a folder, or `random[:RANK]`; without
+    a `mode` it is merged, or over 4-bit weights run beside them.
     """
 
     source: AdapterSource
-    mode: LoraMode = "merged"
+    mode: LoraMode | None = None
     seed: int = 0
 
 
@@ -113,12 +113,12 @@ def _build(source: Source, options: ModelOptions, report: Report) -> tuple[Any, 
 
 def _refuse_later(options: ModelOptions) -> None:
     """Refuse options that this version does not carry out or that lack their object."""
-    if options.lora_mode == "runtime" and options.adapter is None:
-        raise UsageError("--lora-mode runtime has no adapter to run", hint="give --adapter DIR")
+    if options.lora_mode is not None and options.adapter is None:
+        raise UsageError(
+            f"--lora-mode {options.lora_mode} has no adapter to run", hint="give --adapter DIR"
+        )
     if options.adapter is not None:
         names.check_adapter(options.adapter)
-    if options.load_in_4bit:
-        refuse("--load-in-4bit")
 
 
 def _eos_ids(generation: Mapping[str, Any], *further: Any) -> frozenset[int]:

@@ -7,37 +7,48 @@ up and nothing is unmerged. Members of a packed group share one buffer, as their
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from flexinfer.kernels.linear import Dense, Leaf
 from flexinfer.kernels.lora import merge
+from flexinfer.kernels.nf4 import Matrix, Nf4
 from flexinfer.models.source import Source
 from flexinfer.weights.adapter import Adapter
-from flexinfer.weights.targets import apart, dense, grouped
+from flexinfer.weights.targets import apart, grouped, matrix
 
-Merge = Callable[[Tensor, Tensor, Tensor, float, Tensor], None]
-"""merge(base [N, K], a [R, K], b [N, R], scale, out [N, K]): a form of kernels.lora.merge."""
+
+class Merge(NamedTuple):
+    """How weights are merged: forms of kernels.lora.merge and of kernels.nf4.Nf4.weight.
+
+    `add(base [N, K], a [R, K], b [N, R], scale, out [N, K])`; `unpack` makes a 4-bit base whole.
+    """
+
+    add: Callable[[Tensor, Tensor, Tensor, float, Tensor], None] = merge
+    unpack: Callable[[Nf4], Tensor] = Nf4.weight
 
 
 class MergedWeights:
     """Copies of the linear maps in every group that has a target; the head is never among them."""
 
     def __init__(
-        self, source: Source, linears: Iterable[str], adapter: Adapter, merge: Merge = merge
+        self, source: Source, linears: Iterable[str], adapter: Adapter, form: Merge | None = None
     ) -> None:
         """Allocate the copies for the adapter's targets among `linears`; fill them by `load`."""
-        self._merge = merge
-        self._bases: dict[str, Dense] = {}
+        self._form = form or Merge()
+        self._bases: dict[str, Matrix] = {}
         self._copies: dict[str, Dense] = {}
         for names in grouped(linears):
             if any(name in adapter.pairs for name in names):
-                self._copy({name: dense(source, name) for name in names})
+                self._copy({name: matrix(source, name) for name in names})
 
-    def _copy(self, bases: Mapping[str, Dense]) -> None:
+    def _copy(self, bases: Mapping[str, Matrix]) -> None:
         """Make one buffer for the members of a group (and one for their biases)."""
-        weights = apart([leaf.weight for leaf in bases.values()])
+        rows, first = [leaf.rows for leaf in bases.values()], next(iter(bases.values()))
+        like = first.weight if isinstance(first, Dense) else first.absmax.to(first.dtype)
+        weights = torch.split(like.new_empty(sum(rows), first.columns), rows)
         biases = [leaf.bias for leaf in bases.values() if leaf.bias is not None]
         held = iter(apart(biases)) if biases else iter(())
         for (name, base), weight in zip(bases.items(), weights, strict=True):
@@ -62,9 +73,10 @@ class MergedWeights:
         with torch.no_grad():
             for name, (weight, bias) in self._copies.items():
                 base, pair = self._bases[name], adapter.pairs.get(name)
+                pristine = base.weight if isinstance(base, Dense) else self._form.unpack(base)
                 if pair is None:
-                    weight.copy_(base.weight)
+                    weight.copy_(pristine)
                 else:
-                    self._merge(base.weight, pair.a, pair.b, pair.scale, weight)
+                    self._form.add(pristine, pair.a, pair.b, pair.scale, weight)
                 if bias is not None and base.bias is not None:
                     bias.copy_(base.bias if pair is None or pair.bias is None else pair.bias)

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from flexinfer.errors import UsageError
-from flexinfer.kernels.linear import Dense, Leaf
+from flexinfer.kernels.linear import Leaf
 from flexinfer.kernels.lora import Adapted
+from flexinfer.kernels.nf4 import Matrix
 from flexinfer.models.source import Source
 from flexinfer.weights.adapter import Adapter, Pair
-from flexinfer.weights.targets import apart, dense, grouped
+from flexinfer.weights.targets import apart, grouped, matrix
 
 
 class Side(NamedTuple):
@@ -34,15 +35,15 @@ class RuntimeWeights:
     def __init__(self, source: Source, linears: Iterable[str], adapter: Adapter) -> None:
         """Allocate A and B for the adapter's targets and ranks; fill them by `load`."""
         self._like = source.tensor("embed_tokens.weight")
-        self._bases: dict[str, Dense] = {}
+        self._bases: dict[str, Matrix] = {}
         self._leaves: dict[str, Adapted] = {}
         self._sides: dict[str, Side] = {}
         for names in grouped(linears):
             ranks = {n: len(adapter.pairs[n].a) if n in adapter.pairs else 0 for n in names}
             if any(ranks.values()):
-                self._place({name: dense(source, name) for name in names}, ranks)
+                self._place({name: matrix(source, name) for name in names}, ranks)
 
-    def _place(self, bases: dict[str, Dense], ranks: dict[str, int]) -> None:
+    def _place(self, bases: dict[str, Matrix], ranks: dict[str, int]) -> None:
         """Lay out a group: one A over all ranks, one B over all rows, in the compute dtype."""
         rows, total, at = [leaf.rows for leaf in bases.values()], sum(ranks.values()), 0
         a = self._like.new_zeros(total, next(iter(bases.values())).columns)
@@ -89,7 +90,7 @@ class RuntimeWeights:
                 _fill(side, self._bases[name], adapter.pairs.get(name))
 
 
-def _fill(side: Side, base: Dense, pair: Pair | None) -> None:
+def _fill(side: Side, base: Matrix, pair: Pair | None) -> None:
     """Bring one adapter in, in place; without one the side path gives zero."""
     used = 0 if pair is None else len(pair.a)
     side.a[used:].zero_()
@@ -101,7 +102,7 @@ def _fill(side: Side, base: Dense, pair: Pair | None) -> None:
         side.bias.copy_(base.bias if pair is None or pair.bias is None else pair.bias)
 
 
-def with_biases(bases: Mapping[str, Dense]) -> dict[str, Dense]:
+def with_biases(bases: Mapping[str, Matrix]) -> dict[str, Matrix]:
     """Return bases that have biases of their own, adjacent, where they have any."""
     biases = [leaf.bias for leaf in bases.values() if leaf.bias is not None]
     held = iter(apart(biases)) if biases else iter(())

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from flexinfer.errors import UsageError, one_line
 from flexinfer.kernels.nf4 import BLOCK
+from flexinfer.models.nf4 import is_4bit
 from flexinfer.weights.families import causal_lm
-from flexinfer.weights.nf4 import is_4bit
 from flexinfer.weights.pack import allocate
 
 if TYPE_CHECKING:

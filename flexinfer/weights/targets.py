@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flexinfer.kernels.linear import Dense, Leaf
+from flexinfer.kernels.nf4 import Matrix, Nf4
 from flexinfer.models.source import ModuleSource, Source
 from flexinfer.weights.pack import GROUPS
 
@@ -46,10 +47,10 @@ def grouped(linears: Iterable[str]) -> Iterator[tuple[str, ...]]:
             yield names
 
 
-def dense(source: Source, name: str) -> Dense:
+def matrix(source: Source, name: str) -> Matrix:
     """Return the base of a target."""
     leaf = source.linear(name)
-    assert isinstance(leaf, Dense), f"{name} is no plain matrix"
+    assert isinstance(leaf, Dense | Nf4), f"{name} is no matrix"
     return leaf
 
 

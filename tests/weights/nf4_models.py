@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedMod
 
 from flexinfer.config import ModelOptions
 from flexinfer.errors import FlexinferError
+from flexinfer.models.nf4 import is_4bit
 from flexinfer.weights.load import LoadedModel, load
-from flexinfer.weights.nf4 import is_4bit, library
+from flexinfer.weights.nf4 import library
 from tests.support.oracle import hf_logits
 from tests.weights.folders import byte_tokenizer, save_folder
 

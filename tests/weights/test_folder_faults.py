@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from flexinfer import unsupported
 from flexinfer.config import ModelOptions
 from flexinfer.errors import EnvironmentUnfit, FlexinferError, NotEnoughMemory, UsageError
 from flexinfer.weights import place
@@ -209,28 +208,19 @@ def test_an_adapter_or_gguf_folder_gets_its_own_hint(folder: Path) -> None:
     assert "--adapter" in str(caught.value.hint)
 
 
-def test_options_of_later_versions_are_never_ignored(folder: Path) -> None:
+def test_an_adapter_that_is_none(folder: Path) -> None:
     assert "no such folder" in message_of(folder, adapter=str(folder / "none"))
     assert "the rank must be 1 or more" in message_of(folder, adapter="random:0")
-    unsupported = "is not in this version"
-    assert unsupported in message_of(folder, EnvironmentUnfit, adapter="random:8")
-    assert unsupported in message_of(folder, EnvironmentUnfit, load_in_4bit=True)
-    assert "--lora-mode runtime has no adapter" in message_of(folder, lora_mode="runtime")
+    for mode in ("runtime", "merged"):
+        assert f"--lora-mode {mode} has no adapter" in message_of(folder, lora_mode=mode)
 
 
-@pytest.mark.parametrize("refused", [True, False])
-def test_no_hint_sends_to_an_option_that_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
-) -> None:
-    monkeypatch.setattr(unsupported, "UNSUPPORTED", frozenset({"--adapter"} if refused else ()))
-    with pytest.raises(UsageError) as caught:
-        load_folder(folder, lora_mode="runtime")
-    assert caught.value.hint == ("leave it out" if refused else "give --adapter DIR")
+def test_the_folder_of_an_adapter_names_its_option(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
     (folder / "adapter_config.json").touch()
     with pytest.raises(UsageError) as caught:
         load_folder(folder)
-    assert str(caught.value.hint).endswith("(not in this version)") is refused
+    assert str(caught.value.hint).endswith(f"and {folder} as --adapter")
 
 
 def test_too_little_memory_is_told_before_any_is_taken(

@@ -11,8 +11,8 @@ from torch import nn
 
 from flexinfer import unsupported
 from flexinfer.errors import UsageError
+from flexinfer.models.nf4 import nf4_leaf
 from flexinfer.weights.digest import digest
-from flexinfer.weights.nf4 import nf4_leaf
 from tests.support.oracle import hf_logits
 from tests.weights.folders import save_folder
 from tests.weights.nf4_models import PROMPT, ours, unpacked

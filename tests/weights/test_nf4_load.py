@@ -19,7 +19,7 @@ from transformers import (
 from flexinfer import unsupported
 from flexinfer.kernels.nf4 import stacked
 from flexinfer.models.layers import packed_view
-from flexinfer.weights.nf4 import is_4bit, nf4_leaf
+from flexinfer.models.nf4 import is_4bit, nf4_leaf
 from tests.support.tiny import FAMILIES, tiny_gemma4
 from tests.weights.folders import save_folder
 from tests.weights.live import LiveBytes

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from flexinfer.kernels.fast.embed import embed, layer_inputs, rope_tables
 from flexinfer.kernels.fast.gemm import Tile, gated_matmul, matmul
 from flexinfer.kernels.fast.glue import act_mul, softcap
 from flexinfer.kernels.fast.lora import gated_tile, lora_linear, lora_matmul
 from flexinfer.kernels.fast.lora_add import lora_add, lora_gated
+from flexinfer.kernels.fast.nf4 import nf4_dequantise, nf4_gated_matmul, nf4_matmul
 from flexinfer.kernels.fast.norms import add_norm, post_norm
 from flexinfer.kernels.fast.per_layer import gate_fits, input_gate
 from flexinfer.kernels.fast.rope_write import rope_write
@@ -22,6 +24,7 @@ from flexinfer.kernels.heads import HeadNorms, KVStore
 from flexinfer.kernels.linear import Dense, Group, Leaf, Packed, Separate
 from flexinfer.kernels.lora import Adapted
 from flexinfer.kernels.mlp import gated
+from flexinfer.kernels.nf4 import Nf4
 from flexinfer.kernels.rope import Rope
 
 KNOWN = ("silu", "swish", "gelu_pytorch_tanh")
@@ -92,10 +95,20 @@ class TritonOps:
         if isinstance(leaf, Adapted) and self._beside(x, leaf):
             sides = self._sides(x, leaf, self._table.matmul(len(x), *leaf.shape, split=True))
             return lora_add(sides, leaf.b, *leaf.blocks(widths))
+        if isinstance(leaf, Nf4):
+            return self._packed(x, leaf, split=split)
         tile = self._tile(x, leaf, split=split)
         if tile is not None and isinstance(leaf, Dense):
             return matmul(x, leaf.weight, tile)
         return self._whole(x, leaf)
+
+    def _packed(self, x: Tensor, leaf: Nf4, *, split: bool) -> Tensor:
+        """Multiply by 4-bit weights as they are where rows are few, else by what they stand for."""
+        if not self._table.invariant and leaf.bias is None and x.dtype == leaf.dtype:
+            tile = self._table.nf4(len(x), leaf.rows, leaf.columns, split=split)
+            if tile is not None:
+                return nf4_matmul(x, leaf, tile)
+        return self._whole(x, Dense(nf4_dequantise(leaf).to(x.dtype), leaf.bias))
 
     def _beside(self, x: Tensor, leaf: Adapted) -> bool:
         """Whether an adapter's side path runs beside its base's product."""
@@ -111,6 +124,10 @@ class TritonOps:
 
     def _whole(self, x: Tensor, leaf: Leaf) -> Tensor:
         """Multiply by the leaf itself; where rows must not depend on others, by a fixed tile."""
+        if isinstance(leaf, Nf4):
+            return self._packed(x, leaf, split=False)
+        if isinstance(leaf, Adapted) and isinstance(leaf.base, Nf4):
+            return self._whole(x, leaf.base) + linear(linear(x, leaf.a), leaf.b)
         if not self._table.invariant:
             return leaf(x)
         assert isinstance(leaf, Dense), "only plain matrices have a product of fixed order"
@@ -179,6 +196,10 @@ class TritonOps:
         if not isinstance(gate_up, Packed):
             return act_mul(torch.cat(self._members(x, gate_up), -1), activation)
         whole = gate_up.whole
+        if isinstance(whole, Nf4) and whole.bias is None and x.dtype == whole.dtype:
+            tile = self._table.nf4_gated(len(x), whole.rows // 2, x.shape[1])
+            if tile is not None and not self._table.invariant:
+                return nf4_gated_matmul(x, whole, activation, tile)
         if isinstance(whole, Adapted) and len(whole.ranks) == 2 and self._beside(x, whole):
             found = self._table.gated(len(x), whole.rows // 2, x.shape[1])
             sides = self._sides(x, whole, None if found is None else gated_tile(found))

@@ -15,7 +15,7 @@ from flexinfer.tasks.bench.result import KEY, BenchResult, Comparison
 from flexinfer.tasks.environment import SCHEMA_VERSION
 
 Row = Mapping[str, Any]
-LATER: Row = {"n_samples": 1}
+LATER: Row = {"n_samples": 1, "lora_mode": None, "quantization": None}
 """Names of KEY that older files lack, and what they would hold."""
 
 SETTINGS = ("ignore_eos", "temperature", "seed")

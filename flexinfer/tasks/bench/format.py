@@ -106,7 +106,8 @@ def _heading(report: BenchReport) -> list[str]:
         graphs = {True: "CUDA graphs", False: "no CUDA graphs", None: "not run"}
         samples = f"{row.n_samples} samples each, " if row.n_samples > 1 else ""
         adapter = f", adapter {row.lora_adapter} {row.lora_mode}" if row.lora_adapter else ""
-        what = f"{row.model_name} ({row.backend}{adapter}, {graphs[row.capture_cudagraph]})"
+        packed = f", {row.quantization}" if row.quantization else ""
+        what = f"{row.model_name} ({row.backend}{packed}{adapter}, {graphs[row.capture_cudagraph]})"
         work = f"prompts of {row.prompt_length} tokens, {samples}{row.max_new_tokens} new"
         counts.setdefault((what, work), []).append(str(row.n_prompts))
     return [

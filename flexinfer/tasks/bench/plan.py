@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.config import EngineConfig, LoraMode, ModelOptions
 from flexinfer.tasks.bench.config import BenchConfig
 from flexinfer.tasks.bench.result import BenchResult
 
@@ -23,7 +23,8 @@ def blank_rows(
             backend=backend,
             model_name=model_name,
             lora_adapter=options.adapter,
-            lora_mode=None if options.adapter is None else options.lora_mode,
+            lora_mode=lora_mode(options),
+            quantization="nf4" if options.load_in_4bit else None,
             max_batch_size=size,
             max_seq_length=engine_config.max_seq_length or 0,
             n_prompts=config.prompts_at(size),
@@ -33,3 +34,10 @@ def blank_rows(
         )
         for size in config.batch_sizes or (engine_config.max_batch_size,)
     ]
+
+
+def lora_mode(options: ModelOptions) -> LoraMode | None:
+    """Return how an adapter will be brought in, None without one."""
+    if options.adapter is None:
+        return None
+    return options.lora_mode or ("runtime" if options.load_in_4bit else "merged")

@@ -42,6 +42,7 @@ KEY = (
     "model_name",
     "lora_adapter",
     "lora_mode",
+    "quantization",
     "max_batch_size",
     "n_prompts",
     "n_samples",
@@ -79,6 +80,7 @@ class BenchResult:
     max_new_tokens: int
     n_samples: int = 1
     lora_mode: str | None = None
+    quantization: str | None = None
     capture_cudagraph: bool | None = None
     n_prompt_tokens: int | None = None
     n_decoded_tokens: int | None = None

@@ -110,7 +110,10 @@ def _measured(
         listener.notice(*said)
         _check_length(backend, _needed(plan.prompts, config))
         gate = _gate(job, plan, backend, config, progress)
-        blank = replace(plan.blank, max_seq_length=backend.max_seq_length, gate=gate)
+        mode = None if backend.adapter is None else backend.adapter[1]
+        blank = replace(
+            plan.blank, max_seq_length=backend.max_seq_length, lora_mode=mode, gate=gate
+        )
         said = (*said, _said_of(gate, config))
         if gate is not None and gate.problem is not None:
             return replace(blank, notices=said, error=gate.problem, error_code=1)

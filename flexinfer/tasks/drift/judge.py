@@ -66,7 +66,7 @@ class Judged:
             mode=f"{'4bit' if packed else SHORT[dtype]}+lora",
             model_name=self.loaded.name,
             dtype=dtype,
-            lora_mode=choice.mode,
+            lora_mode=record.mode,
             adapter=record.adapter.name,
             adapter_sha=record.adapter_sha,
             n_iters=self.config.cycles,
@@ -110,7 +110,7 @@ def judged(
 def _scores(loaded: LoadedModel, record: Record, report: Report) -> dict[str, Scores]:
     """Let the trainer score the rollouts of the adapter brought back, and of the moved one."""
     assert loaded.adapter is not None
-    source, merged = loaded.adapter.source, loaded.adapter.mode == "merged"
+    source, merged = loaded.adapter.source, record.mode == "merged"
     report("the trainer scores", 0, 2)
     given = score(loaded.module, record.restored.rollout, record.adapter, source, merged=merged)
     report("the trainer scores", 1, 2)

@@ -51,6 +51,7 @@ class Record:
 
     adapter: Adapter
     moved: Adapter
+    mode: str
     adapter_sha: str | None
     notices: tuple[str, ...]
     first: State
@@ -83,7 +84,9 @@ class Recorder:
         with self.rig.open(self.loaded, self.engine, self.report) as engine:
             held = engine.machinery.weights
             adapter, sha, notices = held.adapter, engine.adapter_sha, engine.notices
+            mode = held.mode
             assert adapter is not None
+            assert mode is not None
             for line in notices:
                 self.notice(line)
             first = self._state(engine)
@@ -99,7 +102,7 @@ class Recorder:
             restored = self._state(engine)
         fresh, eager, invariant = self._fresh(target), self._eager(adapter), self._invariant()
         return Record(
-            adapter=adapter, moved=target, adapter_sha=sha, notices=notices, first=first,
+            adapter=adapter, moved=target, mode=mode, adapter_sha=sha, notices=notices, first=first,
             again=again, bare=bare, last=last, restored=restored, repeats=repeats, survivals=kept,
             batched=batched, fresh=fresh, eager=eager, invariant=invariant,
         )  # fmt: skip
