@@ -72,7 +72,10 @@ def test_one_feature_that_is_there_makes_its_package_worth_having(
     assert look(machine(tmp_path, versions={}), "trl", mode="grpo").status == "skip"
 
 
-def test_memory_advises_no_option_that_is_refused(tmp_path: Any) -> None:
+def test_memory_advises_no_option_that_is_refused(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unsupported, "UNSUPPORTED", frozenset({"--load-in-4bit"}))
     here = machine(tmp_path, {"torch_facts": on_cuda(free=2 * GIB)})
     assert "4bit" not in look(here, "memory", model="qwen3-4b").fix
 

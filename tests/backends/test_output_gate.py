@@ -92,6 +92,7 @@ class Tampered:
     calls: list[int]
     name: str = "flex"
     notices: tuple[str, ...] = ("attention: tampered",)
+    adapter: None = None
 
     @property
     def stats(self) -> EngineStats:

@@ -120,7 +120,6 @@ def test_where_nothing_is_compiled_no_wait_is_announced() -> None:
     [
         ({"cuda_graphs": True}, "--cuda-graphs"),
         ({"fa4_prefill": True}, "--fa4-prefill"),
-        ({"batch_invariant": True}, "--batch-invariant"),
         ({"attention": "triton"}, "--attention triton"),
     ],
 )

@@ -151,6 +151,7 @@ def test_layer_types_that_are_not_known_are_refused() -> None:
         config=SimpleNamespace(to_dict=lambda: config),
         named_parameters=model.named_parameters,
         named_buffers=model.named_buffers,
+        named_modules=model.named_modules,
         parameters=model.parameters,
     )
     with pytest.raises(UsageError, match="layer type 'chunked_attention'"):

@@ -87,7 +87,7 @@ def test_fakes_that_are_each_broken_in_their_own_way(tmp_path):
     found = {name: (lines[name]["status"], lines[name]["found"]) for name in checks}
     assert found["flash-attn-4"][0] == "warn"
     assert "undefined symbol" in found["flash-attn-4"][1]
-    assert found["bitsandbytes"][0] == "warn"  # 4-bit weights are yet to come
+    assert found["bitsandbytes"][0] == "fail"
     assert "libbitsandbytes_cuda130.so" in found["bitsandbytes"][1]
     assert found["transformers"] == ("fail", "5.4.0, for gemma-4-E2B-it")
     assert found["vllm"] == ("warn", "vLLM 0.33.0 beside TRL 1.16.0")
