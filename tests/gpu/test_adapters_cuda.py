@@ -69,6 +69,7 @@ def test_it_is_pefts_own_forward_in_fp32(family: str, attention: str, mode: str)
 def test_own_kernels_are_as_near_to_peft_as_bf16_can_be(family: str, mode: str) -> None:
     """Held against the trainer in fp32; the dense back end's distance is the yardstick."""
     peft = with_lora(wide_on_cuda(family))
+    perturb(peft, 0.1)  # so that its effect is far above the rounding of bf16
     exact = copy.deepcopy(peft).float()
     gaps = {}
     for attention in ("dense", "triton"):
@@ -81,8 +82,8 @@ def test_own_kernels_are_as_near_to_peft_as_bf16_can_be(family: str, mode: str) 
         wrong = {n: p._replace(scale=0.0) for n, p in adapter_of(engine).pairs.items()}
         engine.refresh(replace(adapter_of(engine), pairs=wrong))
         without = gap(exact, complete(engine, PROMPTS, max_new_tokens=NEW))
-    assert gaps["triton"] < 1.5 * gaps["dense"] + 0.01
-    assert without > 3 * gaps["triton"]
+    assert gaps["triton"] < 1.5 * gaps["dense"] + 0.01, gaps
+    assert without > 3 * gaps["triton"], (without, gaps)
 
 
 def adapter_of(engine: Engine) -> Any:
@@ -150,7 +151,10 @@ def test_the_merge(masters: torch.dtype, dtype: torch.dtype) -> None:
     found, expected = torch.empty_like(base), torch.empty_like(base)
     fast_merge(base, a, b, 0.5, found)
     merge(base, a, b, 0.5, expected)
-    torch.testing.assert_close(found, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
+    # three TF32 products drop what is below 2**-21 of a product of two fp32 factors
+    dropped = 2.0**-20 * 0.5 * (b.float().abs() @ a.float().abs())
+    allowed = dropped + torch.finfo(dtype).eps * expected.float().abs()
+    assert ((found.float() - expected.float()).abs() <= allowed).all()
 
 
 @families
