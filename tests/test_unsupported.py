@@ -52,9 +52,7 @@ def test_these_modes_are_in_this_version(tmp_path: Any, mode: str) -> None:
     assert [check.name for check in select(("version",))] == ["version"]
 
 
-@pytest.mark.parametrize(
-    "name", ["trl", "accelerate", "datasets", "flash-attn-4", "vllm"]
-)
+@pytest.mark.parametrize("name", ["trl", "accelerate", "datasets", "flash-attn-4", "vllm"])
 @pytest.mark.parametrize("mode", ["bf16", "lora", "4bit", "grpo"])
 def test_a_missing_package_that_nothing_uses_has_no_cure(
     tmp_path: Any, name: str, mode: str

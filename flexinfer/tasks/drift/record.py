@@ -166,7 +166,6 @@ class Recorder:
             engine.refresh(adapter)
             return roll(engine, self.prompts, self.config.max_new_tokens)
 
-
     def _invariant(self) -> dict[int, Answers] | None:
         """Roll out in batches with --batch-invariant, in fp32 on a CPU."""
         weight = next(self.loaded.module.parameters())
