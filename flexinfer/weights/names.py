@@ -14,7 +14,7 @@ from flexinfer.errors import UsageError
 
 TINY = "tiny-gemma4"
 LARGE = "gemma-4-E2B-it"
-RANDOM_RANK = 32
+RANDOM_RANK, LARGEST_RANK = 32, 1024
 """Of `--adapter random`: what the peers were measured with."""
 SIMILAR = 0.45
 """From this ratio of difflib on a name is a slip of an alias; below it any would be a guess."""
@@ -114,8 +114,11 @@ def check_adapter(adapter: str) -> None:
     if not adapter.strip():
         raise UsageError("--adapter is empty", hint=hint)
     if (rank := random_rank(adapter)) is not None:
-        if rank < 1:
-            raise UsageError(f"--adapter {adapter}: the rank must be 1 or more", hint=hint)
+        if not 1 <= rank <= LARGEST_RANK:
+            raise UsageError(
+                f"--adapter {adapter}: the rank must be 1 or more, at most {LARGEST_RANK}",
+                hint=hint,
+            )
         return
     folder = Path(adapter).expanduser()
     if not folder.is_dir():

@@ -210,7 +210,8 @@ def test_an_adapter_or_gguf_folder_gets_its_own_hint(folder: Path) -> None:
 
 def test_an_adapter_that_is_none(folder: Path) -> None:
     assert "no such folder" in message_of(folder, adapter=str(folder / "none"))
-    assert "the rank must be 1 or more" in message_of(folder, adapter="random:0")
+    for rank in (0, 1025, 99999999):
+        assert "the rank must be 1 or more" in message_of(folder, adapter=f"random:{rank}")
     for mode in ("runtime", "merged"):
         assert f"--lora-mode {mode} has no adapter" in message_of(folder, lora_mode=mode)
 
