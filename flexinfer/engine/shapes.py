@@ -15,6 +15,8 @@ from flexinfer.kernels.fast.ops import KNOWN
 from flexinfer.kernels.fast.tune import Shapes
 from flexinfer.kernels.heads import HeadNorms, KVStore
 from flexinfer.kernels.linear import Dense, Group, Leaf, Packed, Separate
+from flexinfer.kernels.lora import Adapted
+from flexinfer.kernels.nf4 import Nf4
 from flexinfer.kernels.ops import PlainOps, Projected
 from flexinfer.kernels.rope import Rope
 from flexinfer.models.decoder import Decoder
@@ -23,19 +25,34 @@ from flexinfer.models.decoder import Decoder
 class Lookups(PlainOps):
     """Plain operations that keep the shapes which TritonOps would look up, in order.
 
-    Both are dicts of (outputs, inputs) without values: ordered sets.
+    All are dicts of (outputs, inputs) without values: ordered sets.
     """
 
     def __init__(self) -> None:
         """Start with none."""
         self.products: dict[tuple[int, int], None] = {}
         self.gated_products: dict[tuple[int, int], None] = {}
+        self.sides: dict[tuple[int, int], None] = {}
+        self.nf4: dict[tuple[int, int], None] = {}
+        self.nf4_gated: dict[tuple[int, int], None] = {}
 
     def _see(self, leaf: Leaf) -> None:
-        """Keep the shape of a plain matrix."""
-        if isinstance(leaf, Dense) and leaf.bias is None:
-            outputs, inputs = leaf.weight.shape
-            self.products[outputs, inputs] = None
+        """Keep the shape of a matrix without a bias, alone or under an adapter."""
+        base = leaf.base if isinstance(leaf, Adapted) else leaf
+        if isinstance(base, Dense) and base.bias is None:
+            self.products[base.rows, base.columns] = None
+        self._see_packed(base)
+
+    def _see_packed(self, leaf: Leaf) -> None:
+        """Keep the shape of a matrix of 4-bit weights, which are looked up wherever they are."""
+        base = leaf.base if isinstance(leaf, Adapted) else leaf
+        if isinstance(base, Nf4) and base.bias is None:
+            self.nf4[base.rows, base.columns] = None
+
+    def _see_members(self, group: Group) -> None:
+        """Keep the shapes of the 4-bit members of a group that are multiplied one by one."""
+        for leaf in group.members if isinstance(group, Separate) else ():
+            self._see_packed(leaf)
 
     def project(self, x: Tensor, leaf: Leaf) -> Projected:
         """See Ops."""
@@ -60,14 +77,35 @@ class Lookups(PlainOps):
             self._see(group.whole)
         elif isinstance(group, Separate) and len(group.members) == 1:
             self._see(group.members[0])
+        self._see_members(group)
         return super().heads(x, group, head_dim, norms, rope, kv)
 
     def gated(self, x: Tensor, gate_up: Group, activation: str) -> Tensor:
         """See Ops."""
-        whole = gate_up.whole if isinstance(gate_up, Packed) else None
-        if activation in KNOWN and isinstance(whole, Dense) and whole.bias is None:
-            self.gated_products[whole.rows // 2, x.shape[1]] = None
+        if isinstance(gate_up, Packed):
+            self._see_gated(gate_up.whole, activation in KNOWN)
+        self._see_members(gate_up)
         return super().gated(x, gate_up, activation)
+
+    def _see_gated(self, leaf: Leaf, fused: bool) -> None:
+        """Keep the shapes of gate and up, as one product and, where it is `fused`, as a gated one.
+
+        The one product is what runs beside an adapter's ranks, and engines of one model differ in
+        whether they have some.
+        """
+        base = leaf.base if isinstance(leaf, Adapted) else leaf
+        self._see_packed(base)
+        if not fused or not isinstance(base, Dense | Nf4) or base.bias is not None:
+            return
+        packed = isinstance(base, Nf4)
+        (self.nf4_gated if packed else self.gated_products)[base.rows // 2, base.columns] = None
+        if not packed:
+            self.sides[base.rows, base.columns] = None
+
+    def input_gate(self, x: Tensor, gate: Leaf, extra_TP: Tensor, activation: str) -> Tensor:
+        """See Ops."""
+        self._see_packed(gate)
+        return super().input_gate(x, gate, extra_TP, activation)
 
 
 class _NoAttention:
@@ -108,6 +146,9 @@ def shapes_of(decoder: Decoder, device: torch.device) -> Shapes:
         gated=tuple(lookups.gated_products),
         decode=_decode_shapes(decoder.specs),
         prefill=_prefill_shapes(decoder.specs),
+        sides=tuple(lookups.sides),
+        nf4=tuple(lookups.nf4),
+        nf4_gated=tuple(lookups.nf4_gated),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -15,12 +16,16 @@ pytest.importorskip("triton")
 from flexinfer.config import EngineConfig
 from flexinfer.engine import tuning
 from flexinfer.engine.setup import set_up
-from flexinfer.engine.shapes import shapes_of
+from flexinfer.engine.shapes import Lookups, shapes_of
 from flexinfer.errors import EnvironmentUnfit, WriteFailed
 from flexinfer.kernels.fast import tile_store, trials
+from flexinfer.kernels.fast.race import Trial
 from flexinfer.kernels.fast.table import TileTable
 from flexinfer.kernels.fast.tile_format import shipped
-from flexinfer.kernels.fast.tune import Processor, Shapes, Trial
+from flexinfer.kernels.fast.tune import Processor, Shapes
+from flexinfer.kernels.linear import Leaf, Packed, Separate
+from flexinfer.kernels.lora import Adapted
+from flexinfer.kernels.nf4 import CODE, Nf4
 from flexinfer.models.catalog import build_decoder
 from tests.support.tiny import tiny_llama, tiny_qwen3
 from tests.support.triton_cases import META, model
@@ -39,6 +44,7 @@ def test_the_shapes_of_qwen() -> None:
         gated=((9728, 2560),),
         decode=((4, 128, 8),),
         prefill=((128, 32, 8, 0),),
+        sides=((19_456, 2560),),
     )
 
 
@@ -75,6 +81,39 @@ def test_products_that_go_through_the_leaf_are_not_looked_up() -> None:
     assert found.products == ((64, 128), (512, 64))
 
 
+@pytest.mark.parametrize("adapted", [False, True])
+def test_4_bit_weights_are_looked_up_as_such(adapted: bool) -> None:
+    """Packed or not, also as the bases of adapters: what TritonOps asks is what is tuned."""
+    of: Callable[[int], Leaf] = (lambda n: side(four_bit(n))) if adapted else four_bit
+    whole, alone = of(256), of(128)
+    lookups = Lookups()
+    x = torch.zeros(1, 64)
+    lookups.gated(x, Packed(whole, (128, 128)), "silu")
+    assert lookups.nf4 == {(256, 64): None}
+    assert lookups.nf4_gated == {(128, 64): None}
+    lookups.linear(x, alone)
+    lookups.gated(x, Separate((alone, alone)), "silu")
+    assert lookups.nf4 == {(256, 64): None, (128, 64): None}
+    assert lookups.products == lookups.gated_products == lookups.sides == {}
+
+
+def test_4_bit_weights_with_a_bias_are_not_looked_up() -> None:
+    lookups = Lookups()
+    lookups.linear(torch.zeros(1, 64), four_bit(128)._replace(bias=torch.zeros(128)))
+    assert lookups.nf4 == {}
+
+
+def four_bit(outputs: int) -> Nf4:
+    """Return 4-bit weights of 64 inputs."""
+    packed = torch.zeros(outputs, 32, dtype=torch.uint8)
+    return Nf4(packed, torch.ones(outputs, 1), torch.tensor(CODE), torch.float32)
+
+
+def side(leaf: Leaf) -> Adapted:
+    """Return a leaf with a side path of two ranks."""
+    return Adapted(leaf, torch.zeros(2, 64), torch.zeros(leaf.rows, 2), (1, 1))
+
+
 class FakeTimer:
     """Times nothing: tiles take 1 us, cuBLAS 2."""
 
@@ -106,9 +145,9 @@ def test_tiles_are_measured_kept_and_used() -> None:
     told: list[tuple[str, int, int]] = []
     (said,) = tuning.tune_module(module, lambda *line: told.append(line))
     assert FakeTimer.closed
-    assert told[0][1:] == (0, 35)
-    assert told[-1][1:] == (35, 35)
-    assert "cuBLAS keeps 9 of 54 products" in said
+    assert told[0][1:] == (0, 39)
+    assert told[-1][1:] == (39, 39)
+    assert "cuBLAS keeps 11 of 62 products" in said
     assert said.endswith(f"kept in {tile_store.path_of(DEVICE)}")
     table = TileTable.of_device(DEVICE)
     assert "tuned here on 20" in table.notices[0]

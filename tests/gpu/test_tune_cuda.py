@@ -20,10 +20,11 @@ pytest.importorskip("triton")
 from flexinfer.engine.shapes import shapes_of
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import Tile, gated_matmul, matmul
+from flexinfer.kernels.fast.race import Trial
 from flexinfer.kernels.fast.table import TileTable
 from flexinfer.kernels.fast.tile_format import well_formed
 from flexinfer.kernels.fast.trials import CudaTimer
-from flexinfer.kernels.fast.tune import Shapes, Trial, Tuned, tune
+from flexinfer.kernels.fast.tune import Shapes, Tuned, tune
 from flexinfer.models.catalog import build_decoder
 from tests.support.cuda import LIMITS, wide_on_cuda
 from tests.support.engines import request

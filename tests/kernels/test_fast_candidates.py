@@ -15,9 +15,11 @@ from flexinfer.kernels.fast import candidates
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.candidates import Family, fits
 from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.nf4_lut import SHUFFLE
+from flexinfer.kernels.fast.nf4_tile import Nf4Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile_format import shipped
-from flexinfer.kernels.fast.tune import DECODE_ROWS, PRODUCT_ROWS
+from flexinfer.kernels.fast.tune import DECODE_ROWS, NF4_ROWS, PRODUCT_ROWS
 
 SHAPES = [(6144, 2560), (256, 1536), (1536, 256), (128_256, 3072), (2560, 9728), (49_152, 576)]
 SMS = 132
@@ -64,6 +66,21 @@ def test_the_search_starts_where_every_multiprocessor_has_a_block() -> None:
         assert all(count < SMS for count in blocks[:start])
         assert blocks[start] >= SMS or start == len(tiles) - 1
         assert max(blocks) <= candidates.MOST_WAVES * SMS or len(tiles) == 1
+
+
+@pytest.mark.parametrize("rows", NF4_ROWS)
+def test_products_with_4_bit_weights_tried_are_those_that_the_kernels_take(rows: int) -> None:
+    for outputs, inputs in ((6144, 2560), (19_456, 2560), (2560, 9728), (256, 1536)):
+        families = candidates.nf4(outputs, inputs, rows, SMS)
+        gates = candidates.nf4_gated(outputs, inputs, rows)
+        assert len(families) > 2
+        assert len(gates) > 2
+        tiles = [tile for family in families for tile in family.tiles]
+        assert all(fits("nf4", (outputs, inputs), tile) for tile in tiles)
+        assert all(fits("nf4-gated", (outputs, inputs), gate) for (gate,), _ in gates)
+        assert {tile.lut for tile in tiles} == {SHUFFLE}
+        assert outputs <= candidates.WIDEST_SPLIT or {tile.split for tile in tiles} == {1}
+        assert {tile.BM for tile in tiles} == ({32, 64} if rows == 64 else {min(max(rows, 16), 64)})
 
 
 def test_logits_are_not_split() -> None:
@@ -132,8 +149,9 @@ def test_what_won_before_would_be_tried_again() -> None:
         ("matmul", Tile(16, 64, 64, 1, 4, 3, 2)),
         ("whole", Tile(16, 64, 64, 2, 4, 3, 1)),
         ("gated", Tile(16, 64, 64, 2, 4, 3, 1)),
-        ("nf4", Tile(16, 64, 32, 1, 4, 3, 0)),
-        ("nf4-whole", Tile(16, 64, 64, 2, 4, 3, 0)),
+        ("nf4", Nf4Tile(16, 64, 32, 1, 4, 3, 0)),
+        ("nf4", Nf4Tile(16, 64, 64, 1, 4, 3, 0, 3)),
+        ("nf4-whole", Nf4Tile(16, 64, 64, 2, 4, 3, 0)),
         ("decode", DecodeTile(24, 1, 4, 3)),
         ("decode", DecodeTile(32, 0, 4, 3)),
         ("prefill", PrefillTile(256, 64, 4, 3)),

@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 from flexinfer.attention.choose import TRITON_HEAD_DIMS
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.nf4_tile import Nf4Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.table import TileTable
 
@@ -21,7 +22,12 @@ SHIPPED: dict[str, Any] = json.loads(
     files("flexinfer.kernels.fast").joinpath("tiles.json").read_text()
 )
 PRODUCTS = ("matmul", "whole", "gated")
-FIELDS = dict.fromkeys(PRODUCTS, Tile) | {"decode": DecodeTile, "prefill": PrefillTile}
+NF4 = ("nf4", "nf4-whole", "nf4-gated")
+FIELDS = (
+    dict.fromkeys(PRODUCTS, Tile)
+    | dict.fromkeys(NF4, Nf4Tile)
+    | {"decode": DecodeTile, "prefill": PrefillTile}
+)
 FIRST, SECOND = [16, 64, 128, 4, 4, 4, 1], [64, 64, 64, 2, 4, 6, 0]
 TABLE = TileTable(
     {
@@ -38,7 +44,7 @@ def entries(*kinds: str) -> Iterator[tuple[str, str, int, list[int] | None]]:
     """Yield (kind, shape, rows, tile) of every entry of every device."""
     for device in SHIPPED.values():
         for kind in kinds:
-            for shape, measured in device[kind].items():
+            for shape, measured in device.get(kind, {}).items():
                 for rows, tile in measured.items():
                     yield kind, shape, int(rows), tile
 
@@ -96,7 +102,7 @@ def test_entries_are_tiles_of_powers_of_two() -> None:
     for kind, shape, rows, tile in entries(*FIELDS):
         where = (kind, shape, rows, tile)
         if tile is None:
-            assert kind in PRODUCTS, where
+            assert kind in (*PRODUCTS, *NF4), where
             continue
         made = FIELDS[kind](*tile)
         sizes = [made._asdict().get(name, 1) for name in ("BM", "BN", "BK", "warps")]

@@ -12,14 +12,17 @@ pytest.importorskip("triton")
 from flexinfer.kernels.fast import candidates
 from flexinfer.kernels.fast.candidates import Family
 from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.nf4_lut import PERMUTE, SHUFFLE
+from flexinfer.kernels.fast.nf4_tile import Nf4Tile
+from flexinfer.kernels.fast.race import Race, Trial
 from flexinfer.kernels.fast.tile_format import well_formed
 from flexinfer.kernels.fast.tune import (
     DECODE_ROWS,
+    NF4_ROWS,
     PRODUCT_ROWS,
+    SIDE_ROWS,
     Processor,
-    Race,
     Shapes,
-    Trial,
     tune,
 )
 
@@ -31,6 +34,9 @@ EVERYTHING = Shapes(
     gated=((9728, 2560),),
     decode=((4, 128, 8), (3, 128, 32)),
     prefill=((128, 32, 8, 0),),
+    sides=((19_456, 2560),),
+    nf4=(SHAPE,),
+    nf4_gated=((9728, 2560),),
 )
 
 
@@ -115,7 +121,7 @@ def test_where_nothing_runs_cublas_and_the_defaults_stay() -> None:
     tuned = tune(EVERYTHING, H200, lambda trial: None if trial.tile else 5.0)
     assert "decode" not in tuned.entries
     assert "prefill" not in tuned.entries
-    for kind in ("matmul", "whole", "gated"):
+    for kind in ("matmul", "whole", "gated", "nf4", "nf4-whole", "nf4-gated"):
         assert tuned.entries[kind]
         for measured in tuned.entries[kind].values():
             assert set(measured.values()) == {None}
@@ -124,14 +130,47 @@ def test_where_nothing_runs_cublas_and_the_defaults_stay() -> None:
 def test_entries_are_those_of_the_shipped_table() -> None:
     entries = tune(EVERYTHING, H200, lambda trial: 1.0 if trial.tile else 2.0).entries
     assert well_formed(entries)
-    assert list(entries) == ["matmul", "whole", "gated", "decode", "prefill"]
+    assert list(entries) == [
+        "matmul", "whole", "gated", "decode", "prefill", "nf4", "nf4-whole", "nf4-gated",
+    ]  # fmt: skip
     products = list(map(str, PRODUCT_ROWS))
     assert list(entries["matmul"]["151936x2560"]) == products
-    assert entries["matmul"].keys() == entries["whole"].keys() == {"2560x4096", "151936x2560"}
+    shapes = {"2560x4096", "151936x2560", "19456x2560"}
+    assert entries["matmul"].keys() == entries["whole"].keys() == shapes
+    assert list(entries["matmul"]["19456x2560"]) == list(map(str, SIDE_ROWS))
+    for kind, shape in ("nf4", "2560x4096"), ("nf4-whole", "2560x4096"), ("nf4-gated", "9728x2560"):
+        assert list(entries[kind][shape]) == list(map(str, NF4_ROWS))
     assert list(entries["gated"]["9728x2560"]) == products
     assert entries["decode"].keys() == {"4x128x8", "3x128x8"}
     assert list(entries["decode"]["4x128x8"]) == list(map(str, DECODE_ROWS))
     assert list(entries["prefill"]["128"]) == ["0"]
+
+
+@pytest.mark.parametrize(("permuted", "lut"), [(8.0, PERMUTE), (9.5, SHUFFLE)])
+def test_the_look_up_that_rounds_more_must_be_faster_by_far(permuted: float, lut: int) -> None:
+    best = Nf4Tile(64, 128, 64, 4, 8, 4, 0, SHUFFLE)
+
+    def script(trial: Trial) -> float:
+        if trial.tile is None:
+            return 100.0
+        geometry = trial.tile._replace(lut=SHUFFLE, split=4) == best
+        slow = 50.0 if not geometry else 10.0 if trial.tile.lut == SHUFFLE else permuted
+        return slow + abs(trial.tile.split - best.split)
+
+    entries = tune(Shapes(nf4=((2560, 4096),)), H200, script).entries
+    assert entries["nf4"]["2560x4096"]["64"] == list(best._replace(lut=lut))
+
+
+def test_few_tiles_of_4_bit_weights_are_compiled() -> None:
+    """Compiling takes most of the time: what differs in more than split is compiled anew."""
+    timer = FakeTimer(lambda trial: 1.0 if trial.tile else 2.0)
+    tune(Shapes(nf4=(SHAPE, (2560, 9728), (19_456, 2560)), nf4_gated=((9728, 2560),)), H200, timer)
+    compiled = {
+        (trial.kind, trial.tile._replace(split=min(trial.tile.split, 2)))
+        for trial in timer.trials
+        if trial.tile
+    }
+    assert 30 < len(compiled) < 70
 
 
 def test_without_tma_no_tile_uses_it() -> None:

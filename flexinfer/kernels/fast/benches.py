@@ -21,10 +21,12 @@ from flexinfer.kernels.fast.attention import paged_decode
 from flexinfer.kernels.fast.candidates import QUERIES
 from flexinfer.kernels.fast.gemm import gated_matmul, matmul
 from flexinfer.kernels.fast.glue import act_mul
+from flexinfer.kernels.fast.nf4 import nf4_dequantise, nf4_gated_matmul, nf4_matmul
 from flexinfer.kernels.fast.norms import add_norm
 from flexinfer.kernels.fast.prefill import paged_prefill
+from flexinfer.kernels.fast.race import Trial
 from flexinfer.kernels.fast.table import TileTable
-from flexinfer.kernels.fast.tune import Trial
+from flexinfer.kernels.nf4 import BLOCK, CODE, Nf4
 
 PAGE = 32
 """Tokens of a page, as the engine has it on CUDA."""
@@ -59,7 +61,8 @@ class Benches:
         """Return what a trial runs on, whatever its tile."""
         make: dict[str, Callable[[Any, int], Bench]] = {
             "products": self._products, "gated": self._gated, "decode": self._decode,
-            "prefill": self._prefill,
+            "prefill": self._prefill, "sides": self._products, "nf4": self._nf4,
+            "nf4_gated": self._nf4_gated,
         }  # fmt: skip
         return make[trial.kind](trial.shape, trial.rows)
 
@@ -115,6 +118,48 @@ class Benches:
             )
 
         return Bench(launch, len(weights), launch(0, None))
+
+    def _nf4(self, shape: tuple[int, int], rows: int) -> Bench:
+        """Return the product with 4-bit weights, read as that of `_products` is."""
+        N, K = shape
+        leaves, x, norm = self._leaves(N, K), self._random(rows, K), self._random(N)
+        residual = x.new_zeros(rows, N) if N <= WIDEST_READ else None
+
+        def launch(copy: int, tile: Any) -> Tensor:
+            leaf = leaves[copy]
+            out = F.linear(x, nf4_dequantise(leaf)) if tile is None else nf4_matmul(x, leaf, tile)
+            return out if residual is None else add_norm(residual, out, norm, 1e-6)[0]
+
+        return Bench(launch, len(leaves), launch(0, None))
+
+    def _nf4_gated(self, shape: tuple[int, int], rows: int) -> Bench:
+        """Return the gated product with 4-bit weights."""
+        N, K = shape
+        leaves, x = self._leaves(2 * N, K), self._random(rows, K)
+
+        def launch(copy: int, tile: Any) -> Tensor:
+            leaf = leaves[copy]
+            return (
+                act_mul(F.linear(x, nf4_dequantise(leaf)), "silu")
+                if tile is None
+                else nf4_gated_matmul(x, leaf, "silu", tile)
+            )
+
+        return Bench(launch, len(leaves), launch(0, None))
+
+    def _leaves(self, N: int, K: int) -> list[Nf4]:
+        """Return a rotation of 4-bit weights: any bytes are some, here those of the buffer."""
+        blocks = N * K // BLOCK
+        copies, step = self._rotation(N * K // 2 + 4 * blocks), -(-N * K // 256) * 128
+        size = self._dtype.itemsize
+        flat = self._buffer(-(-copies * step // size)).view(torch.uint8)
+        scales = self._random(copies, N, K // BLOCK, std=0.01).abs().float()
+        code = torch.tensor(CODE, device=self._device)
+        packed = [flat[i * step : i * step + N * K // 2].view(N, K // 2) for i in range(copies)]
+        return [
+            Nf4(bytes_, scale, code, self._dtype)
+            for bytes_, scale in zip(packed, scales, strict=True)
+        ]
 
     def _decode(self, shape: tuple[int, int, int], rows: int) -> Bench:
         """Return decode attention of rows of several lengths, each over pages of its own."""

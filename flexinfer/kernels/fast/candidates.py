@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.nf4_lut import PERMUTE, PLAIN, SHUFFLE
+from flexinfer.kernels.fast.nf4_tile import Nf4Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
 
 SPLITS = (1, 2, 3, 4, 5, 6, 8)
@@ -20,6 +22,8 @@ LEAST_INPUTS = 256
 """Inputs that a share of a split product has at least; fewer do not fill its pipeline."""
 MOST_WAVES = 5.3
 """Blocks, in multiples of the multiprocessors, beyond which a split only adds partial sums."""
+WIDEST_SPLIT = 16384
+"""Outputs up to which a product with 4-bit weights is split; wider ones fill any device."""
 QUERIES = 128
 """Queries of a prefill tile, as the engine cuts them: BM must divide it."""
 LEAST_KEYS = 16
@@ -52,6 +56,20 @@ PREFILL = {
     256: ((64, 32, 4, 2), (64, 64, 4, 2), (64, 64, 8, 2), (128, 32, 8, 2), (128, 64, 8, 2)),
     512: ((32, 32, 8, 2), (64, 16, 8, 2), (64, 32, 8, 2)),
 }  # fmt: skip
+
+
+NF4 = {
+    16: ((32, 128, 2, 4), (64, 64, 2, 4), (64, 128, 2, 3), (64, 128, 4, 4), (128, 128, 8, 3)),
+    32: ((64, 64, 2, 4), (64, 128, 2, 3), (64, 128, 4, 4), (128, 128, 8, 3)),
+    64: ((64, 64, 2, 4), (64, 64, 4, 4), (64, 128, 4, 3), (128, 64, 4, 4), (128, 64, 8, 4),
+         (128, 128, 8, 3)),
+}  # fmt: skip
+NF4_GATED = {
+    16: ((32, 128, 2, 3), (64, 64, 2, 4), (64, 64, 4, 4), (64, 128, 4, 3)),
+    32: ((32, 128, 2, 3), (64, 64, 4, 4), (64, 128, 4, 3)),
+    64: ((32, 64, 2, 4), (64, 64, 4, 3), (64, 64, 4, 4), (128, 64, 8, 3)),
+}
+"""The same of products with 4-bit weights, where warps and BN decide how they multiply: see nf4."""
 
 
 class Family(NamedTuple):
@@ -112,6 +130,49 @@ def gated(N: int, K: int, rows: int, tma: int) -> list[Family]:
     return [Family((tile,), 0) for tile in tiles if fits("gated", (N, K), tile)]
 
 
+def nf4(N: int, K: int, rows: int, processors: int) -> list[Family]:
+    """Return families for products with 4-bit weights; of 33 to 64 rows a block takes all or 32.
+
+    None loads by TMA: bytes come apart into the operands of tensor cores, and what unswizzles them
+    costs more instructions than the loads spare.
+    """
+    families = []
+    for BM in _nf4_rows(rows):
+        for BN, BK, warps, stages in NF4[BM]:
+            blocks = -(-N // BN) * -(-rows // BM)
+            most = max(1.0, MOST_WAVES * processors / blocks) if N <= WIDEST_SPLIT else 1
+            splits = [
+                split
+                for split in SPLITS
+                if split <= most and (split == 1 or K // split >= LEAST_INPUTS)
+                if fits("nf4", (N, K), Nf4Tile(BM, BN, BK, split, warps, stages, 0))
+            ]
+            if splits:
+                make = _nf4_tile(BM, BN, BK, warps, stages)
+                families.append(_ladder(make, splits, blocks, processors))
+    return families
+
+
+def _nf4_rows(rows: int) -> tuple[int, ...]:
+    """Return the BM to try: rows beyond 64 dequantise anew, as those beyond a smaller BM do."""
+    return (16,) if rows <= 16 else (32,) if rows <= 32 else (32, 64) if rows <= 64 else (64,)
+
+
+def _nf4_tile(BM: int, BN: int, BK: int, warps: int, stages: int) -> Callable[[int], Nf4Tile]:
+    """Return a geometry as a function of its split."""
+    return lambda split: Nf4Tile(BM, BN, BK, split, warps, stages, 0, SHUFFLE)
+
+
+def nf4_gated(N: int, K: int, rows: int) -> list[Family]:
+    """Return families of one tile each for the gated product with 4-bit weights."""
+    tiles = (
+        Nf4Tile(BM, BN, BK, 1, warps, stages, 0, SHUFFLE)
+        for BM in _nf4_rows(rows)
+        for BN, BK, warps, stages in NF4_GATED[BM]
+    )
+    return [Family((tile,), 0) for tile in tiles if fits("nf4-gated", (N, K), tile)]
+
+
 def decode(rows: int, head_dim: int, kv_heads: int, processors: int) -> list[Family]:
     """Return families for decode attention."""
     blocks = rows * kv_heads
@@ -152,7 +213,7 @@ def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
     N, K = shape
     sound = _block(tile.BM) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
     divides = sound and N % tile.BN == 0 and K % (tile.split * tile.BK) == 0
-    if kind.startswith("nf4") and tile.BK % 64:
+    if isinstance(tile, Nf4Tile) and (tile.BK % 64 or tile.lut not in (PLAIN, PERMUTE, SHUFFLE)):
         return False
     return divides and tile.tma in (0, 1) and (kind in ("matmul", "nf4") or tile.split == 1)
 

@@ -2,8 +2,10 @@
 
 A byte holds the weights of inputs 2j (high half) and 2j + 1, so a turn makes two products: of the
 even inputs with the high halves and of the odd ones with the low. `x` is read as words of two
-inputs, which come apart in registers, so neither side is rearranged. Otherwise as gemm.py: split-K
-partial sums for the kernel that consumes them, and a gated form.
+inputs, which come apart in registers, so neither side is rearranged. Where a block has a warp group
+(4 warps, 64 outputs) the halves are joined in registers instead: then `x` goes from global to
+shared memory and from there to the tensor cores as it is, which many rows gain from. Otherwise as
+gemm.py: split-K partial sums for the kernel that consumes them, and a gated form.
 
 Shape letters: M rows, N outputs, K inputs, G blocks of 64 inputs, S splits.
 """
@@ -14,20 +16,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flexinfer.kernels.fast.act import gelu_tanh, silu
-from flexinfer.kernels.fast.gemm import Tile, _load
+from flexinfer.kernels.fast.gemm import _load
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
-from flexinfer.kernels.fast.nf4_lut import PLAIN, SHUFFLE, halves
+from flexinfer.kernels.fast.nf4_lut import SHUFFLE, halves
+from flexinfer.kernels.fast.nf4_tile import DTYPES, Nf4Tile, check_nf4, joins, lut_of, nf4_operands
 from flexinfer.kernels.nf4 import Nf4
-
-ROWS = 64
-"""Up to how many rows a fused product is used by default: each further 64 dequantise anew."""
-SPLITS = (8, 5, 4, 3, 2)
-BLOCKS = 768
-"""Blocks of an untuned product at most: five or six for each multiprocessor of a large device."""
-DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
 @triton.jit
@@ -55,17 +50,48 @@ def _weights(
 
 
 @triton.jit
-def _turn(acc, even, odd, x_even, x_odd):
-    """Add the products of even and of odd inputs to acc [BN, BM]."""
-    acc = tl.dot(even, x_even.T, acc, input_precision="ieee")
-    return tl.dot(odd, x_odd.T, acc, input_precision="ieee")
+def _turn(acc, even, odd, x, JOIN: tl.constexpr, dtype: tl.constexpr):
+    """Add to acc [BN, BM] the products of even and odd weights with inputs [BM, BK], or words."""
+    if JOIN:
+        joined = tl.reshape(tl.join(even, odd), [even.shape[0], 2 * even.shape[1]])
+        acc = tl.dot(joined, x.T, acc, input_precision="ieee")
+    else:
+        x_even, x_odd = _inputs(x, dtype)
+        acc = tl.dot(even, x_even.T, acc, input_precision="ieee")
+        acc = tl.dot(odd, x_odd.T, acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit
+def _share(
+    acc, x, w, absmax, code, n0, m0, first, per, M, N, K,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr, STAGES: tl.constexpr,
+    LUT: tl.constexpr, JOIN: tl.constexpr, dtype: tl.constexpr,
+):  # fmt: skip
+    """Add to acc [BN, BM] the products over `per` inputs from `first` on."""
+    WORD: tl.constexpr = 1 if JOIN else 2
+    for k in tl.range(first, first + per, BK, num_stages=STAGES):
+        even, odd = _weights(w, absmax, code, n0, k, N, K, BN, BK, LUT, dtype, TMA)
+        inputs = _load(x, m0, k // WORD, M, K // WORD, BM, BK // WORD, TMA)
+        acc = _turn(acc, even, odd, inputs, JOIN, dtype)
+    return acc
+
+
+@triton.jit
+def _store(acc, out, m0, row, column, part, M, rows, stride, BM: tl.constexpr, BN: tl.constexpr):
+    """Write acc [BN, BM]: rows below `rows` of a matrix from `row` on, to columns from `column`."""
+    m = m0 + tl.arange(0, BM)
+    n = tl.arange(0, BN)
+    at = out + (part * M + m[:, None]).to(tl.int64) * stride + column + n[None, :]
+    live = (m[:, None] < M) & (row + n[None, :] < rows)
+    tl.store(at, acc.T.to(out.dtype.element_ty), mask=live)
 
 
 @triton.jit(do_not_specialize=["M"])
 def nf4_matmul_kernel(
     x, w, absmax, code, out, M, N, K, per,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr, STAGES: tl.constexpr,
-    LUT: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
+    LUT: tl.constexpr, JOIN: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[s, m, n] = sum over inputs [s * per, (s + 1) * per); grid (N / BN, K / per, M / BM)."""
     n0 = tl.program_id(0) * BN
@@ -73,38 +99,34 @@ def nf4_matmul_kernel(
     m0 = tl.program_id(2) * BM
     acc = tl.zeros([BN, BM], dtype=tl.float32)
     await_inputs(PDL)
-    for k in tl.range(part * per, part * per + per, BK, num_stages=STAGES):
-        even, odd = _weights(w, absmax, code, n0, k, N, K, BN, BK, LUT, dtype, TMA)
-        words = _load(x, m0, k // 2, M, K // 2, BM, BK // 2, TMA)
-        x_even, x_odd = _inputs(words, dtype)
-        acc = _turn(acc, even, odd, x_even, x_odd)
+    acc = _share(
+        acc, x, w, absmax, code, n0, m0, part * per, per, M, N, K,
+        BM, BN, BK, TMA, STAGES, LUT, JOIN, dtype,
+    )  # fmt: skip
     release_next(PDL)
-    m = m0 + tl.arange(0, BM)
-    n = n0 + tl.arange(0, BN)
-    at = out + (part * M + m[:, None]).to(tl.int64) * N + n[None, :]
-    mask = (m[:, None] < M) & (n[None, :] < N)
-    tl.store(at, acc.T.to(out.dtype.element_ty), mask=mask)
+    _store(acc, out, m0, n0, n0, part, M, N, N, BM, BN)
 
 
 @triton.jit(do_not_specialize=["M"])
 def nf4_gated_kernel(
     x, w, absmax, code, out, M, N, K,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GELU: tl.constexpr, TMA: tl.constexpr,
-    STAGES: tl.constexpr, LUT: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, LUT: tl.constexpr, JOIN: tl.constexpr, dtype: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """out[m, n] = act(x w[n]) * (x w[N + n]), gate and up rounded first; grid (N / BN, M / BM)."""
     n0 = tl.program_id(0) * BN
     m0 = tl.program_id(1) * BM
+    WORD: tl.constexpr = 1 if JOIN else 2
     gate = tl.zeros([BN, BM], dtype=tl.float32)
     up = tl.zeros([BN, BM], dtype=tl.float32)
     await_inputs(PDL)
     for k in tl.range(0, K, BK, num_stages=STAGES):
-        words = _load(x, m0, k // 2, M, K // 2, BM, BK // 2, TMA)
-        x_even, x_odd = _inputs(words, dtype)
+        inputs = _load(x, m0, k // WORD, M, K // WORD, BM, BK // WORD, TMA)
         even, odd = _weights(w, absmax, code, n0, k, 2 * N, K, BN, BK, LUT, dtype, TMA)
-        gate = _turn(gate, even, odd, x_even, x_odd)
+        gate = _turn(gate, even, odd, inputs, JOIN, dtype)
         even, odd = _weights(w, absmax, code, N + n0, k, 2 * N, K, BN, BK, LUT, dtype, TMA)
-        up = _turn(up, even, odd, x_even, x_odd)
+        up = _turn(up, even, odd, inputs, JOIN, dtype)
     release_next(PDL)
     gate = gate.to(dtype).to(tl.float32)
     act = gelu_tanh(gate) if GELU else silu(gate)
@@ -131,15 +153,14 @@ def nf4_dequantise_kernel(
     tl.store(at, tl.interleave(even, odd), mask=n[:, None] < N)
 
 
-def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Tile, lut: int | None = None) -> Tensor:
+def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> Tensor:
     """Return [M, N] in the dtype of `x`, or fp32 partial sums [S, M, N] where the tile splits K.
 
     K must be a multiple of split * BK, BK of 64, and N of BN where the tile loads by TMA. The
-    leaf's bias is not added. `lut`: see nf4_lut, None for the default.
+    leaf's bias is not added.
     """
     (M, K), N = x_MK.shape, leaf.rows
-    assert K % (tile.split * tile.BK) == 0, (K, tile)
-    _check(x_MK, leaf, tile)
+    check_nf4(x_MK, leaf, tile)
     if tile.split == 1:
         out = x_MK.new_empty(M, N)
     else:
@@ -147,32 +168,30 @@ def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Tile, lut: int | None = None) -> T
     pdl = dependent(x_MK, M)
     grid = (triton.cdiv(N, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     nf4_matmul_kernel[grid](
-        *_operands(x_MK, leaf, tile), leaf.absmax, leaf.code, out, M, N, K, K // tile.split,
-        tile.BM, tile.BN, tile.BK, tile.tma, tile.stages, lut_of(lut),
+        *nf4_operands(x_MK, leaf, tile), leaf.absmax, leaf.code, out, M, N, K, K // tile.split,
+        tile.BM, tile.BN, tile.BK, tile.tma, tile.stages, lut_of(tile.lut), joins(tile),
         DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 
 
-def nf4_gated_matmul(
-    x_MK: Tensor, leaf: Nf4, activation: str, tile: Tile, lut: int | None = None
-) -> Tensor:
+def nf4_gated_matmul(x_MK: Tensor, leaf: Nf4, activation: str, tile: Nf4Tile) -> Tensor:
     """Return act(x gate^T) * (x up^T) as [M, N]; the rows of `leaf` are gate's, then up's.
 
     N must be a multiple of BN, K of BK and BK of 64; `activation` is silu, swish or
     gelu_pytorch_tanh. The leaf must have no bias.
     """
     (M, K), N = x_MK.shape, leaf.rows // 2
-    assert K % tile.BK == 0, (K, tile)
     assert N % tile.BN == 0, (N, tile)
     assert tile.split == 1, "partial sums cannot be activated"
     assert leaf.bias is None, "a bias comes before the activation"
-    _check(x_MK, leaf, tile)
+    check_nf4(x_MK, leaf, tile)
     out, pdl = x_MK.new_empty(M, N), dependent(x_MK, M)
     nf4_gated_kernel[(N // tile.BN, triton.cdiv(M, tile.BM))](
-        *_operands(x_MK, leaf, tile), leaf.absmax, leaf.code, out, M, N, K, tile.BM, tile.BN,
+        *nf4_operands(x_MK, leaf, tile), leaf.absmax, leaf.code, out, M, N, K, tile.BM, tile.BN,
         tile.BK, activation == "gelu_pytorch_tanh", tile.tma, tile.stages,
-        lut_of(lut), DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
+        lut_of(tile.lut), joins(tile), DTYPES[leaf.dtype], pdl,
+        num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 
@@ -183,50 +202,7 @@ def nf4_dequantise(leaf: Nf4) -> Tensor:
     out = torch.empty(N, K, dtype=leaf.dtype, device=leaf.packed.device)
     pdl = dependent(out, 1)
     nf4_dequantise_kernel[(triton.cdiv(N, 64), K // 64)](
-        leaf.packed, leaf.absmax, leaf.code, out, N, K, 64, 64, lut_of(None), pdl,
+        leaf.packed, leaf.absmax, leaf.code, out, N, K, 64, 64, lut_of(SHUFFLE), pdl,
         num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
     return out
-
-
-def lut_of(wanted: int | None) -> int:
-    """Return which look-up to use: the exact one in registers; the interpreter runs no PTX."""
-    if wanted is not None:
-        return wanted
-    return PLAIN if triton.knobs.runtime.interpret else SHUFFLE
-
-
-def untuned(rows: int, outputs: int, inputs: int, *, split: bool) -> Tile | None:
-    """Return a tile that fits any device, None where the product is for cuBLAS, dequantised.
-
-    A block takes 64 outputs and all rows with two warps, whose products take their operands from
-    registers: no weight goes through shared memory once it is dequantised. K is split, where the
-    consumer adds partial sums, as far as there are no more than BLOCKS blocks.
-    """
-    BK = 128 if rows <= 32 and inputs % 128 == 0 else 64
-    if rows > ROWS or inputs % BK:
-        return None
-    blocks, turns = -(-outputs // 64), inputs // BK
-    fit = (s for s in SPLITS if split and turns % s == 0 and blocks * s <= BLOCKS)
-    BM = 16 if rows <= 16 else 32 if rows <= 32 else 64
-    return Tile(BM, 64, BK, next(fit, 1), 2, 3 if BK == 128 else 4, 0)
-
-
-def _check(x_MK: Tensor, leaf: Nf4, tile: Tile) -> None:
-    """Assert what the kernels take for granted."""
-    assert x_MK.dtype == leaf.dtype, (x_MK.dtype, leaf.dtype)
-    assert x_MK.is_contiguous(), "rows must be contiguous"
-    assert leaf.packed.is_contiguous(), "bytes must be row-major"
-    assert leaf.absmax.is_contiguous(), "scales must be row-major"
-    assert tile.BK % 64 == 0, tile
-
-
-def _operands(x_MK: Tensor, leaf: Nf4, tile: Tile) -> tuple[object, object]:
-    """Return what the kernel loads from, `x` as words: descriptors with TMA, tensors without."""
-    words = x_MK.view(torch.int64 if x_MK.dtype == torch.float32 else torch.int32)
-    if not tile.tma:
-        return words, leaf.packed
-    return (
-        TensorDescriptor.from_tensor(words, [tile.BM, tile.BK // 2]),
-        TensorDescriptor.from_tensor(leaf.packed, [tile.BN, tile.BK // 2]),
-    )

@@ -16,6 +16,7 @@ from flexinfer.kernels.fast.glue import act_mul, softcap
 from flexinfer.kernels.fast.lora import gated_tile, lora_linear, lora_matmul
 from flexinfer.kernels.fast.lora_add import lora_add, lora_gated
 from flexinfer.kernels.fast.nf4 import nf4_dequantise, nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.nf4_lora import nf4_lora_matmul
 from flexinfer.kernels.fast.norms import add_norm, post_norm
 from flexinfer.kernels.fast.per_layer import gate_fits, input_gate
 from flexinfer.kernels.fast.rope_write import rope_write
@@ -93,8 +94,7 @@ class TritonOps:
     ) -> Tensor:
         """Multiply by the table's tile, else by the leaf itself; `widths`: of a group's members."""
         if isinstance(leaf, Adapted) and self._beside(x, leaf):
-            sides = self._sides(x, leaf, self._table.matmul(len(x), *leaf.shape, split=True))
-            return lora_add(sides, leaf.b, *leaf.blocks(widths))
+            return lora_add(self._sides(x, leaf), leaf.b, *leaf.blocks(widths))
         if isinstance(leaf, Nf4):
             return self._packed(x, leaf, split=split)
         tile = self._tile(x, leaf, split=split)
@@ -112,15 +112,27 @@ class TritonOps:
 
     def _beside(self, x: Tensor, leaf: Adapted) -> bool:
         """Whether an adapter's side path runs beside its base's product."""
-        plain = isinstance(leaf.base, Dense) and leaf.base.bias is None
-        return plain and len(x) <= SIDE_ROWS and not self._table.invariant
+        base = leaf.base
+        plain = isinstance(base, Dense) or (isinstance(base, Nf4) and base.dtype == x.dtype)
+        few = len(x) <= SIDE_ROWS and not self._table.invariant
+        return few and plain and isinstance(base, Dense | Nf4) and base.bias is None
 
-    def _sides(self, x: Tensor, leaf: Adapted, tile: Tile | None) -> Tensor:
+    def _sides(self, x: Tensor, leaf: Adapted, *, gated: bool = False) -> Tensor:
         """Multiply by a base and by A, side by side: for the kernels that add B."""
-        assert isinstance(leaf.base, Dense)
+        base, rows = leaf.base, len(x)
+        if isinstance(base, Nf4):
+            packed = self._table.nf4(rows, *leaf.shape, split=True)
+            if packed is not None:
+                return nf4_lora_matmul(x, base, leaf.a, packed)
+            return lora_linear(x, nf4_dequantise(base), leaf.a)
+        assert isinstance(base, Dense)
+        tile = self._table.matmul(rows, *leaf.shape, split=True)
+        if tile is None and gated:
+            found = self._table.gated(rows, leaf.rows // 2, leaf.columns)
+            tile = None if found is None else gated_tile(found)
         if tile is None:
-            return lora_linear(x, leaf.base.weight, leaf.a)
-        return lora_matmul(x, leaf.base.weight, leaf.a, tile)
+            return lora_linear(x, base.weight, leaf.a)
+        return lora_matmul(x, base.weight, leaf.a, tile)
 
     def _whole(self, x: Tensor, leaf: Leaf) -> Tensor:
         """Multiply by the leaf itself; where rows must not depend on others, by a fixed tile."""
@@ -197,12 +209,11 @@ class TritonOps:
             return act_mul(torch.cat(self._members(x, gate_up), -1), activation)
         whole = gate_up.whole
         if isinstance(whole, Nf4) and whole.bias is None and x.dtype == whole.dtype:
-            tile = self._table.nf4_gated(len(x), whole.rows // 2, x.shape[1])
-            if tile is not None and not self._table.invariant:
-                return nf4_gated_matmul(x, whole, activation, tile)
+            packed = self._table.nf4_gated(len(x), whole.rows // 2, x.shape[1])
+            if packed is not None and not self._table.invariant:
+                return nf4_gated_matmul(x, whole, activation, packed)
         if isinstance(whole, Adapted) and len(whole.ranks) == 2 and self._beside(x, whole):
-            found = self._table.gated(len(x), whole.rows // 2, x.shape[1])
-            sides = self._sides(x, whole, None if found is None else gated_tile(found))
+            sides = self._sides(x, whole, gated=True)
             return lora_gated(sides, whole.b, activation, (whole.ranks[0], whole.ranks[1]))
         if isinstance(whole, Dense) and whole.bias is None:
             tile = self._table.gated(x.shape[0], whole.rows // 2, x.shape[1])

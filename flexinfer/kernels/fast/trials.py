@@ -12,7 +12,8 @@ from triton.errors import TritonError
 
 from flexinfer.kernels.fast.benches import Bench, Benches
 from flexinfer.kernels.fast.graph_clock import GraphClock
-from flexinfer.kernels.fast.tune import Processor, Trial
+from flexinfer.kernels.fast.race import Trial
+from flexinfer.kernels.fast.tune import Processor
 
 TOLERANCE = 0.02
 """Allowed error of a result, relative to its size: several roundings to bf16."""

@@ -4,6 +4,10 @@ For every shape and row count families of tiles are tried (candidates.py): the g
 each at the split that just fills the device, then other splits of the best two. cuBLAS loses only
 to a tile that is faster by more than the noise, in a second pair of trials too.
 
+Products with 4-bit weights race with the look-up that is exact (see nf4_lut). The other one, which
+rounds more often than the reference does, is tried on each winner and must be faster by far. Most
+of the time goes into compiling, so few geometries are tried, which all shapes share.
+
 tiles.json is made of what this finds. On the device, with an empty tile_store, run
 `flexinfer bench --tune --load-format dummy --model M` for each of qwen3-4b, llama-3.2-3b-instruct
 and gemma-4-E2B-it: their shapes gather in one file, whose path is said. Then
@@ -14,28 +18,29 @@ tests/support/triton_cases.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any, NamedTuple
 
 from flexinfer.config import Report, quiet
 from flexinfer.kernels.fast import candidates
-from flexinfer.kernels.fast.candidates import Family
+from flexinfer.kernels.fast.race import Race, Timer
 from flexinfer.kernels.fast.tile_format import merged
 
 PRODUCT_ROWS = (1, 16, 32, 64, 128, 256)
+SIDE_ROWS = (1, 16, 32, 64)
+"""Rows of products that only an adapter's side path looks up."""
+NF4_ROWS = (1, 16, 32, 64, 128)
+"""Rows of products with 4-bit weights: beyond the last they are dequantised, for cuBLAS."""
 DECODE_ROWS = (1, 32, 64, 256)
-MARGIN = 0.985
-"""A tile is taken where its time is below this part of cuBLAS's: two runs differ by less."""
-CLIMBED = 2
-"""Of how many geometries other splits are tried."""
 
 
 class Shapes(NamedTuple):
     """What a model asks the table for; each without repeats.
 
     `products` and `gated` are (outputs, inputs), a gated product's outputs being its results;
+    `sides` are gate and up as one product, which they are beside an adapter's ranks; `nf4` and
+    `nf4_gated` are products with 4-bit weights, with and without adapters;
     `decode` is (query heads a kv head, head dim, kv heads); `prefill` is (head dim, query heads,
     kv heads, window or 0).
     """
@@ -44,6 +49,9 @@ class Shapes(NamedTuple):
     gated: tuple[tuple[int, int], ...] = ()
     decode: tuple[tuple[int, int, int], ...] = ()
     prefill: tuple[tuple[int, int, int, int], ...] = ()
+    sides: tuple[tuple[int, int], ...] = ()
+    nf4: tuple[tuple[int, int], ...] = ()
+    nf4_gated: tuple[tuple[int, int], ...] = ()
 
 
 class Processor(NamedTuple):
@@ -51,76 +59,6 @@ class Processor(NamedTuple):
 
     multiprocessors: int
     tma: int
-
-
-class Trial(NamedTuple):
-    """One thing to time: `kind` is a field of Shapes, `tile` None is cuBLAS."""
-
-    kind: str
-    shape: tuple[int, ...]
-    rows: int
-    tile: Any
-
-
-Timer = Callable[[Trial], float | None]
-"""Returns the microseconds of one launch; None where the device cannot run it, or runs it wrong."""
-
-
-@dataclass
-class Race:
-    """The trials of one shape at one row count; each is timed once, unless `again` asks."""
-
-    time: Timer
-    kind: str
-    shape: tuple[int, ...]
-    rows: int
-    times: dict[Any, float] = field(default_factory=dict)
-
-    def score(self, tile: Any) -> float:
-        """Return the microseconds of a tile (None: cuBLAS), infinite where it cannot run."""
-        if tile not in self.times:
-            self.times[tile] = self._run(tile)
-        return self.times[tile]
-
-    def again(self, tile: Any) -> float:
-        """Return the better of two trials."""
-        self.times[tile] = min(self.score(tile), self._run(tile))
-        return self.times[tile]
-
-    def _run(self, tile: Any) -> float:
-        """Time a tile."""
-        found = self.time(Trial(self.kind, self.shape, self.rows, tile))
-        return inf if found is None else found
-
-    def best(self, families: Sequence[Family]) -> Any:
-        """Return the fastest tile found, None where none runs."""
-        ranked = sorted(families, key=lambda one: self.score(one.tiles[one.start]))
-        tops = [self._climb(family) for family in ranked[:CLIMBED]]
-        return self._running(tops)
-
-    def _climb(self, family: Family) -> Any:
-        """Return a tile of the family that its neighbours do not beat."""
-        at = family.start
-        for step in (1, -1):
-            while 0 <= at + step < len(family.tiles) and self._faster(family, at + step, at):
-                at += step
-        return family.tiles[at]
-
-    def _faster(self, family: Family, new: int, old: int) -> bool:
-        """Return whether tile `new` of a family beats tile `old`."""
-        return self.score(family.tiles[new]) < self.score(family.tiles[old])
-
-    def _running(self, tiles: Sequence[Any]) -> Any:
-        """Return the fastest of some tiles, None where none runs."""
-        best = min(tiles, key=self.score, default=None)
-        return None if best is None or self.score(best) == inf else best
-
-    def against_cublas(self, *tiles: Any) -> Any:
-        """Return the fastest of some tiles, None where none beats cuBLAS twice."""
-        best = self._running([tile for tile in tiles if tile is not None])
-        if best is None or self.score(best) >= MARGIN * self.score(None):
-            return None
-        return best if self.again(best) < MARGIN * self.again(None) else None
 
 
 class Found(NamedTuple):
@@ -160,7 +98,7 @@ def tune(shapes: Shapes, processor: Processor, time: Timer, report: Report = qui
 def races_of(shapes: Shapes, time: Timer) -> Iterator[Race]:
     """Yield every shape at every row count."""
     for kind, measured in shapes._asdict().items():
-        rows = {"decode": DECODE_ROWS, "prefill": (0,)}.get(kind, PRODUCT_ROWS)
+        rows = ROWS.get(kind, PRODUCT_ROWS)
         yield from (Race(time, kind, shape, count) for shape in measured for count in rows)
 
 
@@ -196,6 +134,31 @@ def _gated(race: Race, processor: Processor) -> dict[str, Any]:
     return {"gated": race.against_cublas(race.best(families))}
 
 
+def _side(race: Race, processor: Processor) -> dict[str, Any]:
+    """Return the winner of a product so wide that it is not split."""
+    N, K = race.shape
+    families = candidates.products(N, K, race.rows, *processor)
+    best = race.against_cublas(race.best(candidates.whole(families)))
+    return {"matmul": best, "whole": best}
+
+
+def _nf4(race: Race, processor: Processor) -> dict[str, Any]:
+    """Return the winners of a product with 4-bit weights; cuBLAS takes them dequantised."""
+    N, K = race.shape
+    families = candidates.nf4(N, K, race.rows, processor.multiprocessors)
+    alone = race.looked_up(race.best(candidates.whole(families)))
+    split = race.looked_up(race.best(families))
+    best = race.against_cublas(split, alone)
+    return {"nf4": best, "nf4-whole": race.against_cublas(alone)}
+
+
+def _nf4_gated(race: Race, processor: Processor) -> dict[str, Any]:
+    """Return the winner of a gated product with 4-bit weights."""
+    N, K = race.shape
+    best = race.looked_up(race.best(candidates.nf4_gated(N, K, race.rows)))
+    return {"nf4-gated": race.against_cublas(best)}
+
+
 def _decode(race: Race, processor: Processor) -> dict[str, Any]:
     """Return the winner of decode attention."""
     _, head_dim, kv_heads = race.shape
@@ -212,4 +175,10 @@ def _prefill(race: Race, processor: Processor) -> dict[str, Any]:
 
 RUNNERS: dict[str, Callable[[Race, Processor], dict[str, Any]]] = {
     "products": _product, "gated": _gated, "decode": _decode, "prefill": _prefill,
+    "sides": _side, "nf4": _nf4, "nf4_gated": _nf4_gated,
 }  # fmt: skip
+ROWS = {
+    "decode": DECODE_ROWS, "prefill": (0,), "sides": SIDE_ROWS, "nf4": NF4_ROWS,
+    "nf4_gated": NF4_ROWS,
+}  # fmt: skip
+"""Row counts by kind, others PRODUCT_ROWS."""

@@ -10,8 +10,9 @@ from flexinfer.kernels.fast import benches, candidates
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.benches import Bench, Benches
 from flexinfer.kernels.fast.gemm import Tile
+from flexinfer.kernels.fast.nf4_tile import Nf4Tile
+from flexinfer.kernels.fast.race import Trial
 from flexinfer.kernels.fast.trials import close_to
-from flexinfer.kernels.fast.tune import Trial
 
 CPU = torch.device("cpu")
 
@@ -37,6 +38,19 @@ def test_gated_products() -> None:
     assert close_to(made.launch(0, Tile(16, 32, 64, 1, 4, 3, 0)), made.expected)
 
 
+@pytest.mark.parametrize("split", [1, 2])
+def test_products_with_4_bit_weights(split: int) -> None:
+    made = bench("nf4", (128, 256), 5)
+    assert made.expected.shape == (5, 128)
+    assert close_to(made.launch(0, Nf4Tile(16, 64, 64, split, 4, 3, 0)), made.expected)
+
+
+def test_gated_products_with_4_bit_weights() -> None:
+    made = bench("nf4_gated", (64, 256), 5)
+    assert made.expected.shape == (5, 64)
+    assert close_to(made.launch(0, Nf4Tile(16, 32, 64, 1, 2, 3, 0)), made.expected)
+
+
 def test_decode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benches, "SHORTEST", 20)
     monkeypatch.setattr(benches, "LONGEST", 96)
@@ -59,6 +73,8 @@ def test_copies_are_more_than_twice_the_cache_and_differ() -> None:
     for kind, shape, tile, n_bytes in (
         ("products", (128, 256), None, 128 * 256 * 4),
         ("gated", (64, 256), None, 128 * 256 * 4),
+        ("nf4", (128, 2048), None, 128 * 2048 // 2 + 128 * 2048 // 16),
+        ("nf4_gated", (64, 2048), None, 128 * 2048 // 2 + 128 * 2048 // 16),
     ):
         made = bench(kind, shape, 2)
         assert made.copies * n_bytes > 2 * (1 << 18)

@@ -6,14 +6,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.nf4 import nf4_dequantise, nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.nf4_lora import nf4_lora_matmul
+from flexinfer.kernels.fast.nf4_tile import Nf4Tile
 from flexinfer.kernels.mlp import gated
 from flexinfer.kernels.nf4 import CODE, Nf4
 from tests.support.triton_interpreter import DTYPES, close, normal
 
 INPUTS = 384
 tma = pytest.mark.parametrize("tma", [0, 1])
+joined = pytest.mark.parametrize("outputs", [32, 64])
+"""Of a block with four warps: with 64 they multiply even and odd weights joined."""
 rows = pytest.mark.parametrize("rows", [1, 16, 19])
 
 
@@ -27,10 +30,13 @@ def leaf(outputs: int, dtype: torch.dtype = torch.float32, inputs: int = INPUTS)
 
 @tma
 @rows
+@joined
 @pytest.mark.parametrize("split", [1, 2, 3])
-def test_each_share_is_the_product_of_its_inputs(rows: int, split: int, tma: int) -> None:
+def test_each_share_is_the_product_of_its_inputs(
+    rows: int, split: int, outputs: int, tma: int
+) -> None:
     x, w = normal(rows, INPUTS), leaf(64)
-    found = nf4_matmul(x, w, Tile(16, 32, 64, split, 4, 3, tma))
+    found = nf4_matmul(x, w, Nf4Tile(16, outputs, 64, split, 4, 3, tma))
     assert found.dtype == torch.float32
     assert found.shape == ((rows, 64) if split == 1 else (split, rows, 64))
     shares = zip(x.chunk(split, 1), w.weight().chunk(split, 1), strict=True)
@@ -38,23 +44,38 @@ def test_each_share_is_the_product_of_its_inputs(rows: int, split: int, tma: int
 
 
 @tma
-def test_several_blocks_a_turn(tma: int) -> None:
+@joined
+def test_several_blocks_a_turn(outputs: int, tma: int) -> None:
     x, w = normal(5, INPUTS), leaf(64)
-    close(nf4_matmul(x, w, Tile(16, 32, 128, 1, 4, 3, tma)), w(x), 1e-4)
+    close(nf4_matmul(x, w, Nf4Tile(16, outputs, 128, 1, 4, 3, tma)), w(x), 1e-4)
 
 
 def test_outputs_that_no_tile_divides() -> None:
     x, w = normal(5, INPUTS), leaf(80)
-    close(nf4_matmul(x, w, Tile(16, 32, 128, 1, 4, 3, 0)), w(x), 1e-4)
+    close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 4, 3, 0)), w(x), 1e-4)
 
 
 @tma
 @rows
+@joined
 @pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
-def test_gated(rows: int, activation: str, tma: int) -> None:
+def test_gated(rows: int, activation: str, outputs: int, tma: int) -> None:
     x, w = normal(rows, INPUTS) * 0.2, leaf(2 * 64)
-    found = nf4_gated_matmul(x, w, activation, Tile(16, 32, 64, 1, 4, 3, tma))
+    found = nf4_gated_matmul(x, w, activation, Nf4Tile(16, outputs, 64, 1, 4, 3, tma))
     close(found, gated(*w(x).chunk(2, 1), activation), 1e-4)
+
+
+@tma
+@joined
+@pytest.mark.parametrize("ranks", [3, 40])
+@pytest.mark.parametrize("split", [1, 3])
+def test_beside_the_ranks_of_a_side_path(split: int, ranks: int, outputs: int, tma: int) -> None:
+    x, w, a = normal(19, INPUTS), leaf(64 if tma else 80), normal(ranks, INPUTS, seed=3)
+    found = nf4_lora_matmul(x, w, a, Nf4Tile(16, outputs, 64, split, 4, 3, tma))
+    assert found.shape == (split, 19, w.rows + ranks)
+    assert found.dtype == torch.float32
+    shares = [m.chunk(split, 1) for m in (x, torch.cat((w.weight(), a)))]
+    close(found, torch.stack([F.linear(*share) for share in zip(*shares, strict=True)]), 1e-4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -68,11 +89,13 @@ def test_weights_are_rounded_once() -> None:
     """One input a row is 1, so the product is one weight: the bits of the reference."""
     w = leaf(64, torch.float16, 128)
     x = torch.eye(128, dtype=torch.float16)[::5].contiguous()
-    found = nf4_matmul(x, w, Tile(16, 32, 64, 1, 4, 3, 0))
+    found = nf4_matmul(x, w, Nf4Tile(16, 32, 64, 1, 4, 3, 0))
     assert torch.equal(found, w.weight().T[::5])
 
 
-@pytest.mark.parametrize("tile", [Tile(16, 32, 256, 1, 4, 3, 0), Tile(16, 32, 128, 2, 4, 3, 0)])
-def test_inputs_that_the_tile_does_not_divide_are_refused(tile: Tile) -> None:
+@pytest.mark.parametrize(
+    "tile", [Nf4Tile(16, 32, 256, 1, 4, 3, 0), Nf4Tile(16, 32, 128, 2, 4, 3, 0)]
+)
+def test_inputs_that_the_tile_does_not_divide_are_refused(tile: Nf4Tile) -> None:
     with pytest.raises(AssertionError):
         nf4_matmul(normal(1, INPUTS), leaf(64), tile)

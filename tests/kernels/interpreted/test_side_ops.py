@@ -16,6 +16,7 @@ from flexinfer.kernels.fast.table import TileTable
 from flexinfer.kernels.heads import HeadNorms
 from flexinfer.kernels.linear import Dense, Packed
 from flexinfer.kernels.lora import Adapted
+from flexinfer.kernels.nf4 import CODE, Nf4
 from flexinfer.kernels.ops import PlainOps
 from flexinfer.kernels.rope import rope_tables
 from tests.support.triton_interpreter import close, normal
@@ -24,16 +25,26 @@ INPUTS, WIDTH = 64, 48
 NORMS = HeadNorms(normal(16, seed=5), normal(16, seed=6), v=True, eps=1e-6, late=True)
 TUNED: Mapping[str, Any] = {
     "matmul": {f"{n}x{INPUTS}": {"64": [16, 16, 16, 2, 4, 3, 0]} for n in (WIDTH, 96, 144)},
+    "nf4": {f"{n}x{INPUTS}": {"64": [16, 16, 64, 1, 4, 3, 0, 2]} for n in (WIDTH, 96, 144)},
     "gated": {f"{WIDTH}x{INPUTS}": {"64": [16, 16, 32, 1, 4, 3, 0]}},
 }
 
 
-def adapted(ranks: tuple[int, ...], biased: bool = False) -> Adapted:
+def packed(outputs: int, bias: Tensor | None) -> Nf4:
+    """Draw 4-bit weights."""
+    draw = torch.Generator().manual_seed(3)
+    bytes_ = torch.randint(256, (outputs, INPUTS // 2), generator=draw).to(torch.uint8)
+    absmax = 0.2 + 0.2 * torch.rand(outputs, INPUTS // 64, generator=draw)
+    return Nf4(bytes_, absmax, torch.tensor(CODE), torch.float32, bias)
+
+
+def adapted(ranks: tuple[int, ...], biased: bool = False, four_bit: bool = False) -> Adapted:
     """Return a leaf of WIDTH outputs a member, its B block-diagonal."""
     count = WIDTH * len(ranks)
     blocks = [normal(WIDTH, rank, seed=7 + i) * 0.3 for i, rank in enumerate(ranks)]
     bias = normal(count, seed=4) if biased else None
-    base = Dense(normal(count, INPUTS, seed=1) * 0.2, bias)
+    plain = Dense(normal(count, INPUTS, seed=1) * 0.2, bias)
+    base = packed(count, bias) if four_bit else plain
     return Adapted(base, normal(sum(ranks), INPUTS, seed=2) * 0.2, torch.block_diag(*blocks), ranks)
 
 
@@ -61,13 +72,14 @@ CALLS: dict[str, tuple[tuple[int, ...], Callable[[Any, Tensor, Adapted], Tensor]
 
 @pytest.mark.parametrize("rows", [3, SIDE_ROWS + 1])
 @pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("four_bit", [False, True])
 @pytest.mark.parametrize("table", [{}, TUNED], ids=["untuned", "tuned"])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_side_path(
-    call: str, table: Any, biased: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+    call: str, table: Any, four_bit: bool, biased: bool, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks, compute = CALLS[call]
-    leaf, x = adapted(ranks, biased), normal(rows, INPUTS)
+    leaf, x = adapted(ranks, biased, four_bit), normal(rows, INPUTS)
     fused: list[str] = []
     for name in ("lora_add", "lora_gated"):
         kernel = getattr(fast, name)
@@ -75,3 +87,12 @@ def test_a_side_path(
     close(compute(TritonOps(TileTable(table)), x, leaf), compute(PlainOps(), x, leaf), 1e-4)
     wanted = ["lora_gated" if call == "gated" else "lora_add"]
     assert fused == (wanted if rows <= SIDE_ROWS and not biased else [])
+
+
+@pytest.mark.parametrize("call", ["project", "gated"])
+def test_beside_4_bit_weights_that_cublas_multiplies_faster(call: str) -> None:
+    """They are dequantised, and their product lies beside that of the ranks all the same."""
+    table = {"nf4": {f"{n}x{INPUTS}": {"64": None} for n in (WIDTH, 96)}}
+    ranks, compute = CALLS[call]
+    leaf, x = adapted(ranks, four_bit=True), normal(3, INPUTS)
+    close(compute(TritonOps(TileTable(table)), x, leaf), compute(PlainOps(), x, leaf), 1e-4)

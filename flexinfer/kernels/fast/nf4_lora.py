@@ -1,0 +1,93 @@
+"""A side path's product down to the ranks beside that of packed NF4 weights: as lora.py does it.
+
+Shape letters: M rows, N outputs, K inputs, R ranks (of all members of a group), S splits.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flexinfer.kernels.fast.gemm import _load
+from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
+from flexinfer.kernels.fast.lora import _room
+from flexinfer.kernels.fast.nf4 import _inputs, _share, _store, _turn
+from flexinfer.kernels.fast.nf4_tile import (
+    DTYPES,
+    Nf4Tile,
+    check_nf4,
+    joins,
+    lut_of,
+    nf4_operands,
+    words_of,
+)
+from flexinfer.kernels.nf4 import Nf4
+
+
+@triton.jit
+def _low_share(
+    acc, x, a, r0, m0, first, per, M, R, K,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr, STAGES: tl.constexpr,
+    JOIN: tl.constexpr, dtype: tl.constexpr,
+):  # fmt: skip
+    """Add to acc [BN, BM] the products with rows of `a`, read as `x` is."""
+    WORD: tl.constexpr = 1 if JOIN else 2
+    for k in tl.range(first, first + per, BK, num_stages=STAGES):
+        low = _load(a, r0, k // WORD, R, K // WORD, BN, BK // WORD, 0)
+        inputs = _load(x, m0, k // WORD, M, K // WORD, BM, BK // WORD, TMA)
+        if JOIN:
+            acc = tl.dot(low, inputs.T, acc, input_precision="ieee")
+        else:
+            even, odd = _inputs(low, dtype)
+            acc = _turn(acc, even, odd, inputs, JOIN, dtype)
+    return acc
+
+
+@triton.jit(do_not_specialize=["M"])
+def nf4_lora_kernel(
+    x, w, absmax, code, a, out, M, N, R, K, per, stride,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr, STAGES: tl.constexpr,
+    LUT: tl.constexpr, JOIN: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """out[s, m] = x[m] w^T, then x[m] a^T, over share s: see lora.lora_matmul_kernel."""
+    n0 = tl.program_id(0) * BN
+    part = tl.program_id(1)
+    m0 = tl.program_id(2) * BM
+    r0 = n0 - tl.cdiv(N, BN) * BN
+    acc = tl.zeros([BN, BM], dtype=tl.float32)
+    row, column, rows = n0, n0, N
+    await_inputs(PDL)
+    if r0 >= 0:
+        row, column, rows = r0, N + r0, R
+        acc = _low_share(
+            acc, x, a, r0, m0, part * per, per, M, R, K, BM, BN, BK, TMA, STAGES, JOIN, dtype
+        )
+    else:
+        acc = _share(
+            acc, x, w, absmax, code, n0, m0, part * per, per, M, N, K,
+            BM, BN, BK, TMA, STAGES, LUT, JOIN, dtype,
+        )  # fmt: skip
+    release_next(PDL)
+    _store(acc, out, m0, row, column, part, M, rows, stride, BM, BN)
+
+
+def nf4_lora_matmul(x_MK: Tensor, leaf: Nf4, a_RK: Tensor, tile: Nf4Tile) -> Tensor:
+    """Return x w^T and x a^T side by side, [S, M, N + R]: fp32 partial sums where S > 1.
+
+    See `nf4_matmul`, and lora.lora_matmul for what consumes it.
+    """
+    (M, K), N, R = x_MK.shape, leaf.rows, len(a_RK)
+    check_nf4(x_MK, leaf, tile)
+    assert a_RK.dtype == x_MK.dtype, (a_RK.dtype, x_MK.dtype)
+    assert a_RK.stride() == (K, 1), "A must be row-major"
+    assert N % tile.BN == 0 or not tile.tma, (N, tile)
+    out, pdl = _room(x_MK, N + R, tile.split), dependent(x_MK, M)
+    grid = (triton.cdiv(N, tile.BN) + triton.cdiv(R, tile.BN), tile.split, triton.cdiv(M, tile.BM))
+    nf4_lora_kernel[grid](
+        *nf4_operands(x_MK, leaf, tile), leaf.absmax, leaf.code, words_of(a_RK, tile), out, M, N, R,
+        K, K // tile.split, out.stride(1), tile.BM, tile.BN, tile.BK, tile.tma, tile.stages,
+        lut_of(tile.lut), joins(tile), DTYPES[leaf.dtype], pdl,
+        num_warps=tile.warps, launch_pdl=pdl,
+    )  # fmt: skip
+    return out
