@@ -20,11 +20,14 @@ pytest.importorskip("triton")
 from flexinfer.engine.shapes import shapes_of
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import Tile, gated_matmul, matmul
+from flexinfer.kernels.fast.nf4 import nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.nf4_tile import Nf4Tile
 from flexinfer.kernels.fast.race import Trial
 from flexinfer.kernels.fast.table import TileTable
 from flexinfer.kernels.fast.tile_format import well_formed
-from flexinfer.kernels.fast.trials import CudaTimer
+from flexinfer.kernels.fast.trials import CudaTimer, close_to
 from flexinfer.kernels.fast.tune import Shapes, Tuned, tune
+from flexinfer.kernels.nf4 import CODE, Nf4
 from flexinfer.models.catalog import build_decoder
 from tests.support.cuda import LIMITS, wide_on_cuda
 from tests.support.engines import request
@@ -74,6 +77,34 @@ def test_tuned_tiles_compute_what_torch_does(timer: CudaTimer) -> None:
                 found, expected = matmul(x, w, Tile(*tile)), F.linear(x, w)
             found = found.sum(0) if found.dim() == 3 else found
             torch.testing.assert_close(found.float(), expected.float(), atol=0.03, rtol=0.03)
+    assert own, "cuBLAS is not the fastest everywhere"
+
+
+def test_tuned_tiles_multiply_4_bit_weights_as_torch_does(timer: CudaTimer) -> None:
+    with torch.no_grad():
+        shapes = Shapes(nf4=((OUTPUTS, INPUTS),), nf4_gated=((256, INPUTS),))
+        tuned = tune(shapes, timer.processor, timer)
+    assert well_formed(tuned.entries)
+    assert tuned.entries.keys() == {"nf4", "nf4-whole", "nf4-gated"}
+    assert tuned.failed < tuned.trials / 2
+    draw = torch.Generator().manual_seed(0)
+    packed = torch.randint(256, (OUTPUTS, INPUTS // 2), generator=draw).to(torch.uint8).cuda()
+    absmax = torch.rand(OUTPUTS, INPUTS // 64, generator=draw).cuda() / 16
+    leaf = Nf4(packed, absmax, torch.tensor(CODE).cuda(), torch.bfloat16)
+    own = 0
+    for kind, found in tuned.entries.items():
+        for rows, tile in next(iter(found.values())).items():
+            if tile is None:
+                continue
+            own += 1
+            x = normal(int(rows), INPUTS)
+            if kind == "nf4-gated":
+                product = nf4_gated_matmul(x, leaf, "silu", Nf4Tile(*tile))
+                gate, up = leaf(x).chunk(2, -1)
+                expected = F.silu(gate) * up
+            else:
+                product, expected = nf4_matmul(x, leaf, Nf4Tile(*tile)), leaf(x)
+            assert close_to(product, expected), (kind, rows, tile)
     assert own, "cuBLAS is not the fastest everywhere"
 
 

@@ -83,6 +83,12 @@ def test_copies_are_more_than_twice_the_cache_and_differ() -> None:
     assert bench("products", (128, 256), 2, cache_bytes=0).copies == 1
 
 
+def test_no_copy_of_4_bit_weights_lies_where_another_does() -> None:
+    leaves = Benches(CPU, torch.float32, 1 << 18)._leaves(128, 2048)
+    assert len({leaf.packed.data_ptr() for leaf in leaves}) == len(leaves) > 1
+    assert len({leaf.absmax.data_ptr() for leaf in leaves}) == len(leaves)
+
+
 @pytest.mark.parametrize("fault", [0.0, 1.1, float("nan")])
 def test_what_is_not_close(fault: float) -> None:
     expected: Tensor = torch.ones(4, 4)
