@@ -55,7 +55,9 @@ class PrefillRunner:
         tokens, kept = host.rows.shape[1], host.kept.shape[1]
         self._stats.prefill_steps += 1
         self._stats.prefill_tokens += tokens
-        if not self._graphs or not kept or tokens > GRAPH_TOKENS:
+        # capturing runs a step several times, and each would count its token as one that was seen
+        counts = kind == SamplerKind.TRUNCATED
+        if not self._graphs or counts or not kept or tokens > GRAPH_TOKENS:
             return self._programs.prefill(host.on(tables.table.device), kind)
         return self._replay(whole(host, tables.pad_slot), kind)
 
