@@ -21,7 +21,15 @@ from flexinfer.kernels.fast.act import gelu_tanh, silu
 from flexinfer.kernels.fast.gemm import _load
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 from flexinfer.kernels.fast.nf4_lut import SHUFFLE, halves
-from flexinfer.kernels.fast.nf4_tile import DTYPES, Nf4Tile, check_nf4, joins, lut_of, nf4_operands
+from flexinfer.kernels.fast.nf4_tile import (
+    DTYPES,
+    Nf4Tile,
+    check_nf4,
+    joins,
+    lut_of,
+    nf4_operands,
+    pairs,
+)
 from flexinfer.kernels.nf4 import Nf4
 
 
@@ -47,6 +55,23 @@ def _weights(
     at = absmax + n[:, None].to(tl.int64) * (K // 64) + k // 64 + tl.arange(0, G)[None, :]
     scale = tl.load(at, mask=n[:, None] < N, other=0.0)
     return halves(bytes_, scale, code, BN, G, LUT, dtype)
+
+
+@triton.jit
+def _pairs(
+    w, absmax, code, n0, k, N, K, BN: tl.constexpr, BK: tl.constexpr, LUT: tl.constexpr,
+    dtype: tl.constexpr,
+):  # fmt: skip
+    """Return the weights [2 BN, BK / 2] of gate and up, whose rows alternate, as `_weights` does.
+
+    So a block of few outputs still has the rows that a warp group takes.
+    """
+    G: tl.constexpr = BK // 64
+    i = tl.arange(0, 2 * BN)
+    n = (n0 + i // 2 + i % 2 * N)[:, None].to(tl.int64)
+    bytes_ = tl.load(w + n * (K // 2) + k // 2 + tl.arange(0, BK // 2)[None, :])
+    scale = tl.load(absmax + n * (K // 64) + k // 64 + tl.arange(0, G)[None, :])
+    return halves(bytes_, scale, code, 2 * BN, G, LUT, dtype)
 
 
 @triton.jit
@@ -117,16 +142,23 @@ def nf4_gated_kernel(
     """out[m, n] = act(x w[n]) * (x w[N + n]), gate and up rounded first; grid (N / BN, M / BM)."""
     n0 = tl.program_id(0) * BN
     m0 = tl.program_id(1) * BM
-    WORD: tl.constexpr = 1 if JOIN else 2
-    gate = tl.zeros([BN, BM], dtype=tl.float32)
-    up = tl.zeros([BN, BM], dtype=tl.float32)
     await_inputs(PDL)
-    for k in tl.range(0, K, BK, num_stages=STAGES):
-        inputs = _load(x, m0, k // WORD, M, K // WORD, BM, BK // WORD, TMA)
-        even, odd = _weights(w, absmax, code, n0, k, 2 * N, K, BN, BK, LUT, dtype, TMA)
-        gate = _turn(gate, even, odd, inputs, JOIN, dtype)
-        even, odd = _weights(w, absmax, code, N + n0, k, 2 * N, K, BN, BK, LUT, dtype, TMA)
-        up = _turn(up, even, odd, inputs, JOIN, dtype)
+    if JOIN:
+        both = tl.zeros([2 * BN, BM], dtype=tl.float32)
+        for k in tl.range(0, K, BK, num_stages=STAGES):
+            inputs = _load(x, m0, k, M, K, BM, BK, TMA)
+            even, odd = _pairs(w, absmax, code, n0, k, N, K, BN, BK, LUT, dtype)
+            both = _turn(both, even, odd, inputs, JOIN, dtype)
+        gate, up = tl.split(tl.permute(tl.reshape(both, [BN, 2, BM]), (0, 2, 1)))
+    else:
+        gate = tl.zeros([BN, BM], dtype=tl.float32)
+        up = tl.zeros([BN, BM], dtype=tl.float32)
+        for k in tl.range(0, K, BK, num_stages=STAGES):
+            inputs = _load(x, m0, k // 2, M, K // 2, BM, BK // 2, TMA)
+            even, odd = _weights(w, absmax, code, n0, k, 2 * N, K, BN, BK, LUT, dtype, TMA)
+            gate = _turn(gate, even, odd, inputs, JOIN, dtype)
+            even, odd = _weights(w, absmax, code, N + n0, k, 2 * N, K, BN, BK, LUT, dtype, TMA)
+            up = _turn(up, even, odd, inputs, JOIN, dtype)
     release_next(PDL)
     gate = gate.to(dtype).to(tl.float32)
     act = gelu_tanh(gate) if GELU else silu(gate)
@@ -168,9 +200,9 @@ def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> Tensor:
     pdl = dependent(x_MK, M)
     grid = (triton.cdiv(N, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     nf4_matmul_kernel[grid](
-        *nf4_operands(x_MK, leaf, tile), leaf.absmax, leaf.code, out, M, N, K, K // tile.split,
-        tile.BM, tile.BN, tile.BK, tile.tma, tile.stages, lut_of(tile.lut), joins(tile),
-        DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
+        *nf4_operands(x_MK, leaf, tile, joins(tile)), leaf.absmax, leaf.code, out, M, N, K,
+        K // tile.split, tile.BM, tile.BN, tile.BK, tile.tma, tile.stages, lut_of(tile.lut),
+        joins(tile), DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 
@@ -186,11 +218,12 @@ def nf4_gated_matmul(x_MK: Tensor, leaf: Nf4, activation: str, tile: Nf4Tile) ->
     assert tile.split == 1, "partial sums cannot be activated"
     assert leaf.bias is None, "a bias comes before the activation"
     check_nf4(x_MK, leaf, tile)
+    joined = pairs(tile)
     out, pdl = x_MK.new_empty(M, N), dependent(x_MK, M)
     nf4_gated_kernel[(N // tile.BN, triton.cdiv(M, tile.BM))](
-        *nf4_operands(x_MK, leaf, tile), leaf.absmax, leaf.code, out, M, N, K, tile.BM, tile.BN,
-        tile.BK, activation == "gelu_pytorch_tanh", tile.tma, tile.stages,
-        lut_of(tile.lut), joins(tile), DTYPES[leaf.dtype], pdl,
+        *nf4_operands(x_MK, leaf, tile, joined), leaf.absmax, leaf.code, out, M, N, K, tile.BM,
+        tile.BN, tile.BK, activation == "gelu_pytorch_tanh", tile.tma, tile.stages,
+        lut_of(tile.lut), joined, DTYPES[leaf.dtype], pdl,
         num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out

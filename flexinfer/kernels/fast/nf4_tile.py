@@ -52,6 +52,11 @@ def joins(tile: Nf4Tile) -> bool:
     return tile.warps >= 4 and tile.BN >= 64 and tile.lut != PLAIN
 
 
+def pairs(tile: Nf4Tile) -> bool:
+    """Return the same for the gated product, whose blocks have BN rows of gate and BN of up."""
+    return not tile.tma and joins(tile._replace(BN=2 * tile.BN))
+
+
 def untuned(rows: int, outputs: int, inputs: int, *, split: bool) -> Nf4Tile | None:
     """Return a tile that fits any device, None where the product is for cuBLAS, dequantised.
 
@@ -79,19 +84,19 @@ def check_nf4(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> None:
     assert tile.BK % 64 == 0, tile
 
 
-def words_of(x: Tensor, tile: Nf4Tile) -> Tensor:
+def words_of(x: Tensor, joined: bool) -> Tensor:
     """Return inputs as the kernel reads them: as they are, or as words of two."""
-    if joins(tile):
+    if joined:
         return x
     return x.view(torch.int64 if x.dtype == torch.float32 else torch.int32)
 
 
-def nf4_operands(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> tuple[object, object]:
+def nf4_operands(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile, joined: bool) -> tuple[object, object]:
     """Return what the kernel loads from: descriptors with TMA, tensors without."""
-    words = words_of(x_MK, tile)
+    words = words_of(x_MK, joined)
     if not tile.tma:
         return words, leaf.packed
-    columns = tile.BK if joins(tile) else tile.BK // 2
+    columns = tile.BK if joined else tile.BK // 2
     return (
         TensorDescriptor.from_tensor(words, [tile.BM, columns]),
         TensorDescriptor.from_tensor(leaf.packed, [tile.BN, tile.BK // 2]),

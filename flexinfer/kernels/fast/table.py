@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.nf4_tile import Nf4Tile, untuned
+from flexinfer.kernels.fast.nf4_tile import Nf4Tile, pairs, untuned
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile_format import Entries, merged, shipped
 from flexinfer.kernels.fast.tile_store import Stored, read
@@ -72,6 +72,8 @@ class TileTable:
             found = self._find("nf4-gated", shape, rows)
             return None if found is None else Nf4Tile(*found)
         tile = untuned(rows, outputs, inputs, split=False)
+        if tile is not None and pairs(tile):
+            tile = tile._replace(BN=32)
         return tile if tile is not None and outputs % tile.BN == 0 else None
 
     def prefill(self, head_dim: int) -> PrefillTile:
