@@ -86,8 +86,9 @@ def nf4_lora_matmul(x_MK: Tensor, leaf: Nf4, a_RK: Tensor, tile: Nf4Tile) -> Ten
     out, pdl = _room(x_MK, N + R, tile.split), dependent(x_MK, M)
     grid = (triton.cdiv(N, tile.BN) + triton.cdiv(R, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     nf4_lora_kernel[grid](
-        *nf4_operands(x_MK, leaf, tile, joined), leaf.absmax, leaf.code, words_of(a_RK, joined), out,
-        M, N, R, K, K // tile.split, out.stride(1), tile.BM, tile.BN, tile.BK, tile.tma, tile.stages,
+        *nf4_operands(x_MK, leaf, tile, joined), leaf.absmax, leaf.code, words_of(a_RK, joined),
+        out, M, N, R, K, K // tile.split, out.stride(1),
+        tile.BM, tile.BN, tile.BK, tile.tma, tile.stages,
         lut_of(tile.lut), joined, DTYPES[leaf.dtype], pdl,
         num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
