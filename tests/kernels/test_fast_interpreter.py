@@ -86,8 +86,14 @@ FAULTS = {
     ),
     "4-bit scale of the block before": Fault(
         "nf4.py",
-        "(K // 64) + k // 64 + tl.arange",
-        "(K // 64) + tl.maximum(k // 64 - 1, 0) + tl.arange",
+        "tl.int64) * (K // 64) + k // 64 + tl.arange",
+        "tl.int64) * (K // 64) + tl.maximum(k // 64 - 1, 0) + tl.arange",
+        "test_nf4.py",
+    ),
+    "4-bit scale of the block before, gate and up": Fault(
+        "nf4.py",
+        "absmax + n * (K // 64) + k // 64 + tl.arange",
+        "absmax + n * (K // 64) + tl.maximum(k // 64 - 1, 0) + tl.arange",
         "test_nf4.py",
     ),
 }
