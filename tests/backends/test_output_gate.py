@@ -16,11 +16,12 @@ from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.outputs import Completion, EngineStats, Request, RequestOutput
 from flexinfer.errors import NotEnoughMemory
-from flexinfer.tasks.bench import reference, rows
+from flexinfer.tasks.bench import rows
 from flexinfer.tasks.bench.gate import Gate
 from flexinfer.tasks.bench.probe import check_output
 from flexinfer.tasks.bench.run import BenchConfig, BenchReport, Rig, run_bench
-from flexinfer.tasks.bench.workload import workload
+from flexinfer.tasks.reference import forced
+from flexinfer.tasks.workload import workload
 from tests.support.engines import loaded, make_engine, tiny
 from tests.support.tiny import FAMILIES, VOCAB, tiny_gemma4
 
@@ -242,7 +243,7 @@ def test_a_reference_without_memory_is_told_with_the_way_out(
     def fail(*args: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
 
-    monkeypatch.setattr(reference, "_logits", fail)
+    monkeypatch.setattr(forced, "_logits", fail)
     with pytest.raises(NotEnoughMemory) as caught:
         bench(lambda outputs: outputs)
     assert "9.00 GiB" in caught.value.message

@@ -14,10 +14,10 @@ from flexinfer.attention.paged import addresses
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.programs import Programs
-from flexinfer.tasks.drift.linears import linears
 from flexinfer.tasks.drift.report import DriftReport
 from flexinfer.tasks.drift.rig import Rig
 from flexinfer.tasks.drift.run import DriftConfig, run_drift
+from flexinfer.tasks.reference.linears import linears
 from flexinfer.weights.adapter import Adapter
 from flexinfer.weights.load import AdapterChoice
 from tests.support.engines import loaded, machinery

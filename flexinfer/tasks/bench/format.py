@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from flexinfer.errors import UsageError
-from flexinfer.tasks.bench.columns import fitted, markdown, number
 from flexinfer.tasks.bench.profile.result import Profile
 from flexinfer.tasks.bench.profile.table import profile_markdown, profile_table
 from flexinfer.tasks.bench.result import DEFINITIONS, BenchReport, BenchResult
+from flexinfer.tasks.columns import fitted, markdown, number
 
 NO_ROOFLINE = (
     "roofline %: none without a CUDA device (the copy bandwidth is its measure) or decode steps"

@@ -4,7 +4,7 @@ Before anything is timed, the engine under test decodes a probe greedily, and th
 module over the same weights (no pages, no graphs, no own kernels) says what it would have chosen
 after the same tokens, position by position. Two right computations in one dtype differ by its
 rounding, so the reference must be followed only where its choice is clear: where its best logit
-leads by more than the noise that was measured on the spot (see reference). Log-probabilities
+leads by more than the noise that was measured on the spot (see reference.forced). Log-probabilities
 may be off on average by GAP_SAFETY times what the module's own are, or by what rounding the logits
 alone explains (LEAST_LIMITS).
 """
@@ -15,45 +15,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import NamedTuple
+
+from flexinfer.tasks.reference.samples import Checked, Reference, Scored
 
 GAP_SAFETY = 2.0
 LEAST_LIMITS: Mapping[str, float] = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 0.02}
 """Nats: about half a unit in the last place of a logit of 8, by dtype; fp32: as parity tests."""
-
-
-class Checked(NamedTuple):
-    """One sample of the probe: prompt and what the engine made of it, with log-probabilities."""
-
-    prompt: tuple[int, ...]
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-
-
-class Scored(NamedTuple):
-    """The reference at one position: its `best` token and how far that leads the second.
-
-    `behind` is how far the engine's token is behind the best (0: it is the best), both in logits;
-    `logprob` is the engine's token's.
-    """
-
-    best: int
-    margin: float
-    behind: float
-    logprob: float
-
-
-class Reference(NamedTuple):
-    """What the reference says of every position of every sample.
-
-    `own_logprobs` are the tokens' as the module computes them in its own `dtype`, `noise` is what
-    that does to logits.
-    """
-
-    scores: Sequence[Sequence[Scored]]
-    own_logprobs: Sequence[Sequence[float]]
-    noise: float
-    dtype: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from flexinfer.backends.protocol import Backend
 from flexinfer.engine.outputs import Request, RequestOutput
 from flexinfer.tasks.bench.config import BenchConfig
-from flexinfer.tasks.bench.gate import Checked, Gate, judge
+from flexinfer.tasks.bench.gate import Gate, judge
 from flexinfer.tasks.bench.rounds import requests_for, token_problem
+from flexinfer.tasks.reference.samples import Checked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,7 +37,7 @@ def check_output(
 ) -> Gate:
     """Decode the probe, score it by `module` and judge; raises NotEnoughMemory."""
     from flexinfer.engine.memory import memory_told
-    from flexinfer.tasks.bench.reference import teacher_forced
+    from flexinfer.tasks.reference.forced import teacher_forced
 
     requests, picks = probe(config, prompts, batch_size)
     outputs = backend.generate(requests)
@@ -58,7 +59,7 @@ def with_adapter(backend: Backend, module: PreTrainedModel) -> AbstractContextMa
     """Let the module compute with the weights of a back end for a while: merged, or PEFT's own."""
     if backend.adapter is None:
         return nullcontext()
-    from flexinfer.tasks.drift.trainer import merged_over, peft_over
+    from flexinfer.tasks.reference.trainer import merged_over, peft_over
 
     adapter, mode = backend.adapter
     if mode == "merged":

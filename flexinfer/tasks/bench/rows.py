@@ -20,8 +20,8 @@ from flexinfer.tasks.bench.progress import Once, Progress
 from flexinfer.tasks.bench.result import BenchResult
 from flexinfer.tasks.bench.rig import Profiler, Rig, profiled
 from flexinfer.tasks.bench.rounds import Clock, measure, refresh_s, requests_for
-from flexinfer.tasks.bench.workload import workload
 from flexinfer.tasks.roofline import StepCost
+from flexinfer.tasks.workload import workload
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flexinfer.engine.engine import Engine
 from flexinfer.tasks.drift.gaps import Rollout
-from flexinfer.tasks.drift.linears import linears
+from flexinfer.tasks.reference.linears import linears
 
 CHUNK = 1 << 26
 """Bytes that are copied to the host at a time."""

@@ -9,7 +9,7 @@ from itertools import chain
 from statistics import mean
 from typing import NamedTuple
 
-from flexinfer.tasks.bench.gate import Checked
+from flexinfer.tasks.reference.samples import Checked
 
 Rollout = tuple[Checked, ...]
 """What an engine made of the prompts, one sample each."""

@@ -17,12 +17,12 @@ from flexinfer.tasks.drift.checks import (
     trainer_checks,
 )
 from flexinfer.tasks.drift.config import DriftConfig
-from flexinfer.tasks.drift.linears import is_packed, linears
 from flexinfer.tasks.drift.prompts import Prompt
 from flexinfer.tasks.drift.record import Record, Recorder
 from flexinfer.tasks.drift.report import DriftReport
 from flexinfer.tasks.drift.rig import Rig
 from flexinfer.tasks.drift.score import Scores, score
+from flexinfer.tasks.reference.linears import is_packed, linears
 from flexinfer.weights.digest import digest
 from flexinfer.weights.load import LoadedModel
 

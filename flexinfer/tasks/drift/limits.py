@@ -48,7 +48,7 @@ round-off u = 2**-11 (fp16) or 2**-8 (bf16), on average; four times that at most
 TIMES_MEAN, TIMES_MAX, TIMES_K3 = 2.0, 4.0, 4.0
 """Multiples of the yardstick; k3 is of the second order."""
 TIMES_NOISE = 2.0
-"""Where two runs may choose differently: each is off by the noise (bench's reference) at most."""
+"""Where two runs may choose differently: each is off by the noise (of reference.forced) at most."""
 EFFECT = 1e-3
 """Nats by which an adapter must change some log-probability."""
 KEPT = 0.01

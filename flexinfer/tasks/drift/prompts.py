@@ -7,7 +7,7 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from flexinfer.tasks.bench.workload import workload
+from flexinfer.tasks.workload import workload
 
 Prompt = tuple[int, ...]
 

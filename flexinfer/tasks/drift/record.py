@@ -11,7 +11,6 @@ from flexinfer.config import EngineConfig, Report, SamplingParams
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.outputs import Request, RequestOutput
 from flexinfer.errors import RequestError
-from flexinfer.tasks.bench.gate import Checked
 from flexinfer.tasks.drift.config import DriftConfig
 from flexinfer.tasks.drift.fingerprint import inference_sha, weights_sha
 from flexinfer.tasks.drift.gaps import Answers, Rollout
@@ -19,6 +18,7 @@ from flexinfer.tasks.drift.perturb import moved, without_effect
 from flexinfer.tasks.drift.prompts import Prompt, batch_sizes, batches
 from flexinfer.tasks.drift.rig import Rig
 from flexinfer.tasks.drift.survival import Survival, survivals
+from flexinfer.tasks.reference.samples import Checked
 from flexinfer.weights.adapter import Adapter
 from flexinfer.weights.load import AdapterChoice, LoadedModel
 

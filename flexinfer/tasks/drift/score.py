@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flexinfer.engine.memory import memory_told
-from flexinfer.tasks.bench.gate import Reference
-from flexinfer.tasks.bench.reference import teacher_forced
 from flexinfer.tasks.drift.gaps import Divergence, Gap, Rollout, first_divergence, gap
 from flexinfer.tasks.drift.limits import Limits, limits
-from flexinfer.tasks.drift.trainer import merged_over, peft_over, scaled_by_peft
+from flexinfer.tasks.reference.forced import teacher_forced
+from flexinfer.tasks.reference.samples import Reference
+from flexinfer.tasks.reference.trainer import merged_over, peft_over, scaled_by_peft
 from flexinfer.weights.adapter import Adapter
 from flexinfer.weights.inference import AdapterSource
 

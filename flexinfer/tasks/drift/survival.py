@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from flexinfer.engine.engine import Engine
 from flexinfer.kernels.linear import Dense
-from flexinfer.tasks.drift.linears import dense_weight, linears
+from flexinfer.tasks.reference.linears import dense_weight, linears
 
 
 class Survival(NamedTuple):

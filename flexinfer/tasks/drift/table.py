@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from flexinfer.tasks.bench.columns import fitted
+from flexinfer.tasks.columns import fitted
 from flexinfer.tasks.drift.checks import Check, Value
 from flexinfer.tasks.drift.report import DriftReport
 

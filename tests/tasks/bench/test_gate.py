@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from flexinfer.tasks.bench.gate import Checked, Gate, Reference, Scored, judge
+from flexinfer.tasks.bench.gate import Gate, judge
+from flexinfer.tasks.reference.samples import Checked, Reference, Scored
 
 NOISE = 0.5
 SAMPLES = [

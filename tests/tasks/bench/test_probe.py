@@ -9,7 +9,7 @@ import pytest
 from flexinfer.tasks.bench.config import BenchConfig
 from flexinfer.tasks.bench.probe import LONGEST, NEW_TOKENS, PICKS, probe
 from flexinfer.tasks.bench.rounds import requests_for
-from flexinfer.tasks.bench.workload import workload
+from flexinfer.tasks.workload import workload
 
 
 def asked(n_prompts: int, batch_size: int, **given: Any) -> tuple[list[Any], list[int], Any]:

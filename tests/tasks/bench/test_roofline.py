@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import flexinfer.assets
 from flexinfer.models.catalog import build_decoder
-from flexinfer.tasks.bench.workload import workload
 from flexinfer.tasks.roofline import LayerRead, StepCost, copy_bandwidth, decode_bytes, step_cost
+from flexinfer.tasks.workload import workload
 from tests.support.tiny import FAMILIES, VOCAB
 
 CONFIGS = Path(flexinfer.assets.__file__).parent / "configs"

@@ -7,7 +7,6 @@ import math
 import pytest
 
 from flexinfer.errors import UsageError
-from flexinfer.tasks.bench.gate import Checked
 from flexinfer.tasks.drift.config import DriftConfig
 from flexinfer.tasks.drift.gaps import (
     Answers,
@@ -20,6 +19,7 @@ from flexinfer.tasks.drift.gaps import (
 )
 from flexinfer.tasks.drift.limits import limits
 from flexinfer.tasks.drift.prompts import batch_sizes, batches, draw, lengths
+from flexinfer.tasks.reference.samples import Checked
 
 
 @pytest.mark.parametrize(

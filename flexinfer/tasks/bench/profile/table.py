@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flexinfer.tasks.bench.columns import fitted, markdown, number
 from flexinfer.tasks.bench.profile.result import CallFigures, OpRow, Profile, StepFigures
+from flexinfer.tasks.columns import fitted, markdown, number
 
 HEAD = (
     "operation", "shape", "calls", "kernels", "us each", "us a step", "share %", "MB", "GB/s",

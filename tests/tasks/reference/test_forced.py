@@ -1,4 +1,4 @@
-"""The output gate's reference: the module's own full forward in a wider dtype, and its noise."""
+"""The reference of output gate and verify-drift: the full forward in a wider dtype, its noise."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
-from flexinfer.tasks.bench import reference
-from flexinfer.tasks.bench.gate import Checked
-from flexinfer.tasks.bench.reference import Widened, teacher_forced
+from flexinfer.tasks.reference import forced
+from flexinfer.tasks.reference.forced import Widened, teacher_forced
+from flexinfer.tasks.reference.samples import Checked
 from tests.support.engines import tiny
 from tests.support.oracle import hf_logits
 from tests.support.prompts import prompts_of
@@ -111,7 +111,7 @@ def test_noise_is_what_rounding_does() -> None:
 
 
 def test_noise_is_never_less_than_a_unit_in_the_last_place(monkeypatch: Any) -> None:
-    monkeypatch.setattr(reference, "_span", lambda plain, exact: 0.0)
+    monkeypatch.setattr(forced, "_span", lambda plain, exact: 0.0)
     samples = samples_of(12)
     noise = teacher_forced(tiny("qwen3"), samples).noise
     ids = [*samples[0].prompt, *samples[0].token_ids]

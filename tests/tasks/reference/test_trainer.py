@@ -14,8 +14,8 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from flexinfer.errors import UsageError
-from flexinfer.tasks.drift.linears import dense_weight, linear_of, put
-from flexinfer.tasks.drift.trainer import merged_over, peft_over
+from flexinfer.tasks.reference.linears import dense_weight, linear_of, put
+from flexinfer.tasks.reference.trainer import merged_over, peft_over
 from flexinfer.weights.adapter import Adapter
 from flexinfer.weights.peft_folder import read_folder
 from flexinfer.weights.random_adapter import random_adapter

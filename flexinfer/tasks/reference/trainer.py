@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from flexinfer.errors import UsageError
-from flexinfer.tasks.drift.linears import (
+from flexinfer.tasks.reference.linears import (
     as_before,
     dense_weight,
     is_packed,

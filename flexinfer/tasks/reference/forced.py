@@ -1,4 +1,4 @@
-"""What the output gate holds an engine against: the Hugging Face module, one sequence at a time.
+"""What engines are held against: the Hugging Face module, one sequence at a time.
 
 Teacher forcing: prompt and the engine's own tokens go through one forward without a cache, and each
 row of logits is an opinion of the token that follows. Only the rows of new tokens are projected
@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from transformers import PreTrainedModel
 
-from flexinfer.tasks.bench.gate import Checked, Reference, Scored
+from flexinfer.tasks.reference.samples import Checked, Reference, Scored
 
 SAFETY = 1.5
 BEST = 8

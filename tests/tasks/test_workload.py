@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from flexinfer.tasks.bench.workload import workload
+from flexinfer.tasks.workload import workload
 
 GOLDEN = {
     151_936: "c987cc8f13ee2d4fbb6f0aa04b28aeab763f3032154159a8741f7ed5f423c800",
