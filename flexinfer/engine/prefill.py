@@ -1,7 +1,8 @@
 """Prefill steps: short ones as captured CUDA graphs, at a few fixed numbers of tokens.
 
 A short step is bound by the host, which launches hundreds of kernels: as a graph it takes what the
-device needs. What is missing to the fixed number is the pad slot's, which writes to scratch only.
+device needs. What is missing to the fixed number is the pad slot's, which writes to scratch only;
+so does all of the batch that a graph is captured with, and capturing leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -55,9 +56,7 @@ class PrefillRunner:
         tokens, kept = host.rows.shape[1], host.kept.shape[1]
         self._stats.prefill_steps += 1
         self._stats.prefill_tokens += tokens
-        # capturing runs a step several times, and each would count its token as one that was seen
-        counts = kind == SamplerKind.TRUNCATED
-        if not self._graphs or counts or not kept or tokens > GRAPH_TOKENS:
+        if not self._graphs or not kept or tokens > GRAPH_TOKENS:
             return self._programs.prefill(host.on(tables.table.device), kind)
         return self._replay(whole(host, tables.pad_slot), kind)
 
@@ -66,7 +65,8 @@ class PrefillRunner:
         device = self._programs.tables.table.device
         key = (host.rows.shape[1], host.kept.shape[1], kind)
         if key not in self._captured:
-            parts = tuple(torch.from_numpy(part).to(device) for part in host)
+            idle = blank(host, self._programs.tables.pad_slot)
+            parts = tuple(torch.from_numpy(part).to(device) for part in idle)
             step = partial(self._programs.prefill, views(*parts), kind)
             graph, out = capture(step, self._pool, self._stats)
             self._pool = graph.pool()
@@ -85,3 +85,12 @@ def whole(host: HostBatch, pad_slot: int) -> HostBatch:
     tokens = -(-host.rows.shape[1] // GRAPH_STEP) * GRAPH_STEP
     n_tiles = tokens // host.tiles.shape[2] + host.kept.shape[1] + 2
     return host.padded(tokens, n_tiles, pad_slot)
+
+
+def blank(host: HostBatch, pad_slot: int) -> HostBatch:
+    """Return a batch of the same sizes that is the pad slot's throughout."""
+    nothing = HostBatch(
+        host.rows[:, :0], host.tiles[:, :0], host.tile_slots[:0],
+        np.stack((np.zeros_like(host.kept[0]), np.full_like(host.kept[1], pad_slot))),
+    )  # fmt: skip
+    return nothing.padded(host.rows.shape[1], host.tiles.shape[1], pad_slot)

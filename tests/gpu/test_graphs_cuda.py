@@ -17,6 +17,7 @@ from tests.support.cuda import LIMITS, tiny_on_cuda, wide_on_cuda
 from tests.support.engines import assert_greedy, complete, ids_of, machinery, request
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES
+from tests.support.traces import watch
 
 pytestmark = pytest.mark.gpu
 Open = Callable[..., Engine]
@@ -144,6 +145,20 @@ def test_samplers_in_any_order_of_capture(attention: str, open_engine: Open) -> 
     assert seen[1] == seen[-1]
     assert seen[0] == seen[2]
     assert len({tuple(ids) for ids in seen}) == 4
+
+
+@pytest.mark.parametrize("attention", ["flex", "triton"])
+def test_capturing_a_prefill_leaves_no_trace(
+    attention: str, open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither pages nor slots nor seen tokens, so that the call that captures is like any other."""
+    model = wide_on_cuda("qwen3") if attention == "triton" else tiny_on_cuda("qwen3")
+    engine = open_engine(model, attention=attention, **LIMITS)
+    changed, prompts = watch(engine, monkeypatch), prompts_of(9, 5, 20)
+    for given in (PENALISED, CUT, {"max_new_tokens": 12}, RANDOM):
+        first = ids_of(complete(engine, prompts, **given))
+        assert first == ids_of(complete(engine, prompts, **given))
+    assert changed == [0] * len(SamplerKind)
 
 
 def test_the_penalty_is_alive_inside_a_graph(open_engine: Open) -> None:
