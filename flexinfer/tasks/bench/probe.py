@@ -9,7 +9,7 @@ workload reaches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain, cycle, islice
 from typing import TYPE_CHECKING
@@ -56,11 +56,14 @@ def check_output(
 
 
 def with_adapter(backend: Backend, module: PreTrainedModel) -> AbstractContextManager[None]:
-    """Let the module compute with the weights of a back end for a while: merged, or PEFT's own."""
-    if backend.adapter is None:
-        return nullcontext()
-    from flexinfer.tasks.reference.trainer import merged_over, peft_over
+    """Let the module compute with the weights of a back end for a while: merged, or PEFT's own.
 
+    A packed base computes as dequant(W4), which is the reference.
+    """
+    from flexinfer.tasks.reference.trainer import dense_over, merged_over, peft_over
+
+    if backend.adapter is None:
+        return dense_over(module)
     adapter, mode = backend.adapter
     if mode == "merged":
         return merged_over(module, adapter)

@@ -87,6 +87,14 @@ def merged_over(module: nn.Module, adapter: Adapter) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def dense_over(module: nn.Module) -> Iterator[None]:
+    """Compute with dequant(W4) where a base is packed; the module's own attention stays."""
+    with as_before(module):
+        _dequantise(module)
+        yield
+
+
 def _merged(weight: Tensor, pair: Pair) -> Tensor:
     """Return the merged weight."""
     a, b = (side.to(weight.device).float() for side in (pair.a, pair.b))
