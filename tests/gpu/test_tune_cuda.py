@@ -18,10 +18,11 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from flexinfer.engine.shapes import shapes_of
+from flexinfer.kernels.fast import candidates
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import Tile, gated_matmul, matmul
+from flexinfer.kernels.fast.glue import act_mul
 from flexinfer.kernels.fast.nf4 import nf4_gated_matmul, nf4_matmul
-from flexinfer.kernels.fast.nf4_tile import Nf4Tile
 from flexinfer.kernels.fast.race import Trial
 from flexinfer.kernels.fast.table import TileTable
 from flexinfer.kernels.fast.tile_format import well_formed
@@ -52,6 +53,13 @@ def timer() -> Iterator[CudaTimer]:
 def normal(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(shape, generator=generator).bfloat16().cuda()
+
+
+def leaf_of(dtype: torch.dtype) -> Nf4:
+    draw = torch.Generator().manual_seed(0)
+    packed = torch.randint(256, (OUTPUTS, INPUTS // 2), generator=draw).to(torch.uint8).cuda()
+    absmax = torch.rand(OUTPUTS, INPUTS // 64, generator=draw).cuda() / 16
+    return Nf4(packed, absmax, torch.tensor(CODE).cuda(), dtype)
 
 
 def test_tuned_tiles_compute_what_torch_does(timer: CudaTimer) -> None:
@@ -87,10 +95,7 @@ def test_tuned_tiles_multiply_4_bit_weights_as_torch_does(timer: CudaTimer) -> N
     assert well_formed(tuned.entries)
     assert tuned.entries.keys() == {"nf4", "nf4-whole", "nf4-gated"}
     assert tuned.failed < tuned.trials / 2
-    draw = torch.Generator().manual_seed(0)
-    packed = torch.randint(256, (OUTPUTS, INPUTS // 2), generator=draw).to(torch.uint8).cuda()
-    absmax = torch.rand(OUTPUTS, INPUTS // 64, generator=draw).cuda() / 16
-    leaf = Nf4(packed, absmax, torch.tensor(CODE).cuda(), torch.bfloat16)
+    leaf = leaf_of(torch.bfloat16)
     own = 0
     for kind, found in tuned.entries.items():
         for rows, tile in next(iter(found.values())).items():
@@ -99,13 +104,30 @@ def test_tuned_tiles_multiply_4_bit_weights_as_torch_does(timer: CudaTimer) -> N
             own += 1
             x = normal(int(rows), INPUTS)
             if kind == "nf4-gated":
-                product = nf4_gated_matmul(x, leaf, "silu", Nf4Tile(*tile))
+                product = nf4_gated_matmul(x, leaf, "silu", Tile(*tile))
                 gate, up = leaf(x).chunk(2, -1)
                 expected = F.silu(gate) * up
             else:
-                product, expected = nf4_matmul(x, leaf, Nf4Tile(*tile)), leaf(x)
+                product, expected = nf4_matmul(x, leaf, Tile(*tile)), leaf(x)
             assert close_to(product, expected), (kind, rows, tile)
     assert own, "cuBLAS is not the fastest everywhere"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rows", [16, 32, 64])
+def test_no_tile_that_is_tried_changes_a_4_bit_weight(rows: int, dtype: torch.dtype) -> None:
+    """One input a row is 1, so the product is one weight: the bits of the reference, not near."""
+    leaf = leaf_of(dtype)
+    x = torch.eye(INPUTS, dtype=dtype, device="cuda")[:: INPUTS // rows].contiguous()
+    expected = leaf.weight().T[:: INPUTS // rows]
+    for family in candidates.nf4(OUTPUTS, INPUTS, rows, 132):
+        for tile in family.tiles:
+            found = nf4_matmul(x, leaf, tile)
+            whole = found if tile.split == 1 else found.sum(0).to(dtype)
+            assert torch.equal(whole, expected), tile
+    gated = act_mul(expected.contiguous(), "silu")
+    for (tile,), _ in candidates.nf4_gated(OUTPUTS // 2, INPUTS, rows):
+        assert torch.equal(nf4_gated_matmul(x, leaf, "silu", tile), gated), tile
 
 
 def test_a_tile_that_does_not_fit_is_none_and_harms_nothing(timer: CudaTimer) -> None:

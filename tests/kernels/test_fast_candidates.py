@@ -15,8 +15,6 @@ from flexinfer.kernels.fast import candidates
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.candidates import Family, fits
 from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.nf4_lut import SHUFFLE
-from flexinfer.kernels.fast.nf4_tile import Nf4Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile_format import shipped
 from flexinfer.kernels.fast.tune import DECODE_ROWS, NF4_ROWS, PRODUCT_ROWS
@@ -78,7 +76,6 @@ def test_products_with_4_bit_weights_tried_are_those_that_the_kernels_take(rows:
         tiles = [tile for family in families for tile in family.tiles]
         assert all(fits("nf4", (outputs, inputs), tile) for tile in tiles)
         assert all(fits("nf4-gated", (outputs, inputs), gate) for (gate,), _ in gates)
-        assert {tile.lut for tile in tiles} == {SHUFFLE}
         assert outputs <= candidates.WIDEST_SPLIT or {tile.split for tile in tiles} == {1}
         assert {tile.BM for tile in tiles} == ({32, 64} if rows == 64 else {min(max(rows, 16), 64)})
 
@@ -149,9 +146,8 @@ def test_what_won_before_would_be_tried_again() -> None:
         ("matmul", Tile(16, 64, 64, 1, 4, 3, 2)),
         ("whole", Tile(16, 64, 64, 2, 4, 3, 1)),
         ("gated", Tile(16, 64, 64, 2, 4, 3, 1)),
-        ("nf4", Nf4Tile(16, 64, 32, 1, 4, 3, 0)),
-        ("nf4", Nf4Tile(16, 64, 64, 1, 4, 3, 0, 3)),
-        ("nf4-whole", Nf4Tile(16, 64, 64, 2, 4, 3, 0)),
+        ("nf4", Tile(16, 64, 32, 1, 4, 3, 0)),
+        ("nf4-whole", Tile(16, 64, 64, 2, 4, 3, 0)),
         ("decode", DecodeTile(24, 1, 4, 3)),
         ("decode", DecodeTile(32, 0, 4, 3)),
         ("prefill", PrefillTile(256, 64, 4, 3)),

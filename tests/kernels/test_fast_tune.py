@@ -12,8 +12,6 @@ pytest.importorskip("triton")
 from flexinfer.kernels.fast import candidates
 from flexinfer.kernels.fast.candidates import Family
 from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.nf4_lut import PERMUTE, SHUFFLE
-from flexinfer.kernels.fast.nf4_tile import Nf4Tile
 from flexinfer.kernels.fast.race import Race, Trial
 from flexinfer.kernels.fast.tile_format import well_formed
 from flexinfer.kernels.fast.tune import (
@@ -144,21 +142,6 @@ def test_entries_are_those_of_the_shipped_table() -> None:
     assert entries["decode"].keys() == {"4x128x8", "3x128x8"}
     assert list(entries["decode"]["4x128x8"]) == list(map(str, DECODE_ROWS))
     assert list(entries["prefill"]["128"]) == ["0"]
-
-
-@pytest.mark.parametrize(("permuted", "lut"), [(8.0, PERMUTE), (9.5, SHUFFLE)])
-def test_the_look_up_that_rounds_more_must_be_faster_by_far(permuted: float, lut: int) -> None:
-    best = Nf4Tile(64, 128, 64, 4, 8, 4, 0, SHUFFLE)
-
-    def script(trial: Trial) -> float:
-        if trial.tile is None:
-            return 100.0
-        geometry = trial.tile._replace(lut=SHUFFLE, split=4) == best
-        slow = 50.0 if not geometry else 10.0 if trial.tile.lut == SHUFFLE else permuted
-        return slow + abs(trial.tile.split - best.split)
-
-    entries = tune(Shapes(nf4=((2560, 4096),)), H200, script).entries
-    assert entries["nf4"]["2560x4096"]["64"] == list(best._replace(lut=lut))
 
 
 def test_few_tiles_of_4_bit_weights_are_compiled() -> None:

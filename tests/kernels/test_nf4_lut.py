@@ -1,4 +1,4 @@
-"""The assembly of the NF4 look-ups, run on a model of its few instructions: all pairs of codes."""
+"""The assembly of the NF4 look-up, run on a model of its few instructions: all pairs of codes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import re
 import struct
 
 import pytest
-import torch
 
 pytest.importorskip("triton")
 
-from flexinfer.kernels.fast.nf4_lut import BF16_ASM, FP16_ASM, SHUFFLE_ASM
+from flexinfer.kernels.fast.nf4_lut import SHUFFLE_ASM
 from flexinfer.kernels.nf4 import CODE
 
 Registers = dict[str, int]
@@ -45,16 +44,12 @@ def result(name: str, values: list[int], lane: int, tables: list[int] | None) ->
             return a
         case ("and.b32", [a, b]):
             return a & b
-        case ("or.b32", [a, b]):
-            return a | b
         case ("shr.b32", [a, b]):
             return a >> b
         case ("setp.eq.u32", [a, b]):
             return int(a == b)
         case ("selp.b32", [a, b, p]):
             return a if p else b
-        case ("prmt.b32", [a, b, selector]):
-            return sum(permuted(a | b << 32, selector >> 4 * i & 15) << 8 * i for i in range(4))
         case ("shfl.sync.idx.b32", [_, b, c, everyone]):
             assert everyone == 0xFFFFFFFF
             assert tables is not None
@@ -63,29 +58,10 @@ def result(name: str, values: list[int], lane: int, tables: list[int] | None) ->
     raise AssertionError(f"no such instruction: {name}")
 
 
-def permuted(eight: int, selector: int) -> int:
-    """Return one of eight bytes, or its sign eight times."""
-    byte = eight >> 8 * (selector & 7) & 255
-    return (255 if byte >> 7 else 0) if selector & 8 else byte
-
-
 def halves(word: int) -> tuple[list[int], list[int]]:
     """Return the high and the low halves of four bytes."""
     four = [word >> 8 * i & 255 for i in range(4)]
     return [byte >> 4 for byte in four], [byte & 15 for byte in four]
-
-
-@pytest.mark.parametrize(
-    ("asm", "dtype"), [(BF16_ASM, torch.bfloat16), (FP16_ASM, torch.float16)], ids=str
-)
-def test_permute(asm: object, dtype: torch.dtype) -> None:
-    bits = [b & 0xFFFF for b in torch.tensor(CODE).to(dtype).view(torch.int16).tolist()]
-    for word in WORDS:
-        registers = {"$4": word}
-        run(str(asm.value), registers)  # type: ignore[attr-defined]
-        found = [registers[f"${i}"] >> 16 * half & 0xFFFF for i in range(4) for half in (0, 1)]
-        high, low = halves(word)
-        assert found == [bits[index] for index in (*high, *low)], hex(word)
 
 
 def test_shuffle() -> None:

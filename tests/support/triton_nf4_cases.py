@@ -11,10 +11,9 @@ from functools import partial
 import torch
 
 from flexinfer.kernels.fast import candidates
+from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.nf4 import nf4_dequantise, nf4_gated_matmul, nf4_matmul
 from flexinfer.kernels.fast.nf4_lora import nf4_lora_matmul
-from flexinfer.kernels.fast.nf4_lut import PERMUTE, PLAIN, SHUFFLE
-from flexinfer.kernels.fast.nf4_tile import Nf4Tile
 from flexinfer.kernels.fast.table import TileTable
 from flexinfer.kernels.nf4 import Nf4
 
@@ -24,7 +23,7 @@ OUTPUTS, INPUTS = 6144, 2560
 
 
 def nf4_cases(tma: int) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield products with default tiles, with each look-up, in fp16 and fp32, by TMA."""
+    """Yield products with default tiles, in fp16 and fp32, by TMA."""
     table = TileTable({})
     for rows in (1, 32, 64):
         tile = table.nf4(rows, OUTPUTS, INPUTS, split=True)
@@ -35,26 +34,22 @@ def nf4_cases(tma: int) -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"nf4 gated, untuned, {rows}", partial(gated, rows, gate)
         yield f"nf4 beside ranks, untuned, {rows}", partial(beside, rows, tile)
     yield "nf4 dequantised, untuned", dequantise
-    few, many = Nf4Tile(16, 64, 128, 4, 2, 3, 0), Nf4Tile(64, 64, 128, 1, 4, 3, tma)
+    few, many = Tile(16, 64, 128, 4, 2, 3, 0), Tile(64, 64, 128, 1, 4, 3, tma)
     for dtype in (FP16, FP32):
         yield f"nf4 {dtype}", partial(product, 8, few, dtype=dtype)
-    for tile in (few, many):
-        for lut in (PLAIN, PERMUTE):
-            yield f"nf4 look-up {lut} {list(tile)}", partial(product, 8, tile._replace(lut=lut))
+    yield f"nf4 {list(many)}", partial(product, 8, many)
     yield from tried() if tma else ()
-    yield "nf4 permuted fp16", partial(product, 8, few._replace(lut=PERMUTE), dtype=FP16)
 
 
 def tried() -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield what tuning tries, every geometry once, least split first, with both look-ups."""
+    """Yield what tuning tries, every geometry once, least split first."""
     for rows in (16, 32, 64):
         families = candidates.nf4(OUTPUTS, INPUTS, rows, 132)
         gates = candidates.nf4_gated(OUTPUTS, INPUTS, rows)
-        for lut in (SHUFFLE, PERMUTE):
-            for made in (family.tiles[0]._replace(lut=lut) for family in families):
-                yield f"nf4 tried {rows} {list(made)}", partial(product, rows, made)
-            for made in (gate._replace(lut=lut) for (gate,), _ in gates):
-                yield f"nf4 gated tried {rows} {list(made)}", partial(gated, rows, made)
+        for made in (family.tiles[0] for family in families):
+            yield f"nf4 tried {rows} {list(made)}", partial(product, rows, made)
+        for made in (gate for (gate,), _ in gates):
+            yield f"nf4 gated tried {rows} {list(made)}", partial(gated, rows, made)
 
 
 def leaf(outputs: int, dtype: torch.dtype = BF16) -> Nf4:
@@ -64,13 +59,13 @@ def leaf(outputs: int, dtype: torch.dtype = BF16) -> Nf4:
     return Nf4(packed, absmax, torch.empty(16, device=META), dtype)
 
 
-def product(rows: int, tile: Nf4Tile, dtype: torch.dtype = BF16) -> None:
+def product(rows: int, tile: Tile, dtype: torch.dtype = BF16) -> None:
     """Launch a product."""
     x = torch.empty(rows, INPUTS, dtype=dtype, device=META)
     nf4_matmul(x, leaf(OUTPUTS, dtype), tile)
 
 
-def beside(rows: int, tile: Nf4Tile) -> None:
+def beside(rows: int, tile: Tile) -> None:
     """Launch a product beside that of a side path's ranks, few and many."""
     x = torch.empty(rows, INPUTS, dtype=BF16, device=META)
     for ranks in (8, 96):
@@ -78,7 +73,7 @@ def beside(rows: int, tile: Nf4Tile) -> None:
         nf4_lora_matmul(x, leaf(OUTPUTS), a, tile)
 
 
-def gated(rows: int, tile: Nf4Tile) -> None:
+def gated(rows: int, tile: Tile) -> None:
     """Launch a gated product with both activations."""
     x = torch.empty(rows, INPUTS, dtype=BF16, device=META)
     for activation in ("silu", "gelu_pytorch_tanh"):

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.nf4_lut import PERMUTE, PLAIN, SHUFFLE
-from flexinfer.kernels.fast.nf4_tile import Nf4Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
 
 SPLITS = (1, 2, 3, 4, 5, 6, 8)
@@ -145,10 +143,10 @@ def nf4(N: int, K: int, rows: int, processors: int) -> list[Family]:
                 split
                 for split in SPLITS
                 if split <= most and (split == 1 or K // split >= LEAST_INPUTS)
-                if fits("nf4", (N, K), Nf4Tile(BM, BN, BK, split, warps, stages, 0))
+                if fits("nf4", (N, K), Tile(BM, BN, BK, split, warps, stages, 0))
             ]
             if splits:
-                make = _nf4_tile(BM, BN, BK, warps, stages)
+                make = _tile(BM, BN, BK, warps, stages, 0)
                 families.append(_ladder(make, splits, blocks, processors))
     return families
 
@@ -158,15 +156,10 @@ def _nf4_rows(rows: int) -> tuple[int, ...]:
     return (16,) if rows <= 16 else (32,) if rows <= 32 else (32, 64) if rows <= 64 else (64,)
 
 
-def _nf4_tile(BM: int, BN: int, BK: int, warps: int, stages: int) -> Callable[[int], Nf4Tile]:
-    """Return a geometry as a function of its split."""
-    return lambda split: Nf4Tile(BM, BN, BK, split, warps, stages, 0, SHUFFLE)
-
-
 def nf4_gated(N: int, K: int, rows: int) -> list[Family]:
     """Return families of one tile each for the gated product with 4-bit weights."""
     tiles = (
-        Nf4Tile(BM, BN, BK, 1, warps, stages, 0, SHUFFLE)
+        Tile(BM, BN, BK, 1, warps, stages, 0)
         for BM in _nf4_rows(rows)
         for BN, BK, warps, stages in NF4_GATED[BM]
     )
@@ -213,7 +206,7 @@ def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
     N, K = shape
     sound = _block(tile.BM) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
     divides = sound and N % tile.BN == 0 and K % (tile.split * tile.BK) == 0
-    if isinstance(tile, Nf4Tile) and (tile.BK % 64 or tile.lut not in (PLAIN, PERMUTE, SHUFFLE)):
+    if kind.startswith("nf4") and tile.BK % 64:
         return False
     return divides and tile.tma in (0, 1) and (kind in ("matmul", "nf4") or tile.split == 1)
 

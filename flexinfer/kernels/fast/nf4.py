@@ -18,15 +18,14 @@ import triton.language as tl
 from torch import Tensor
 
 from flexinfer.kernels.fast.act import gelu_tanh, silu
-from flexinfer.kernels.fast.gemm import _load
+from flexinfer.kernels.fast.gemm import Tile, _load
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
-from flexinfer.kernels.fast.nf4_lut import SHUFFLE, halves
+from flexinfer.kernels.fast.nf4_lut import halves
 from flexinfer.kernels.fast.nf4_tile import (
     DTYPES,
-    Nf4Tile,
     check_nf4,
     joins,
-    lut_of,
+    look_up,
     nf4_operands,
     pairs,
 )
@@ -185,7 +184,7 @@ def nf4_dequantise_kernel(
     tl.store(at, tl.interleave(even, odd), mask=n[:, None] < N)
 
 
-def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> Tensor:
+def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Tile) -> Tensor:
     """Return [M, N] in the dtype of `x`, or fp32 partial sums [S, M, N] where the tile splits K.
 
     K must be a multiple of split * BK, BK of 64, and N of BN where the tile loads by TMA. The
@@ -201,13 +200,13 @@ def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> Tensor:
     grid = (triton.cdiv(N, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     nf4_matmul_kernel[grid](
         *nf4_operands(x_MK, leaf, tile, joins(tile)), leaf.absmax, leaf.code, out, M, N, K,
-        K // tile.split, tile.BM, tile.BN, tile.BK, tile.tma, tile.stages, lut_of(tile.lut),
+        K // tile.split, tile.BM, tile.BN, tile.BK, tile.tma, tile.stages, look_up(),
         joins(tile), DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 
 
-def nf4_gated_matmul(x_MK: Tensor, leaf: Nf4, activation: str, tile: Nf4Tile) -> Tensor:
+def nf4_gated_matmul(x_MK: Tensor, leaf: Nf4, activation: str, tile: Tile) -> Tensor:
     """Return act(x gate^T) * (x up^T) as [M, N]; the rows of `leaf` are gate's, then up's.
 
     N must be a multiple of BN, K of BK and BK of 64; `activation` is silu, swish or
@@ -223,7 +222,7 @@ def nf4_gated_matmul(x_MK: Tensor, leaf: Nf4, activation: str, tile: Nf4Tile) ->
     nf4_gated_kernel[(N // tile.BN, triton.cdiv(M, tile.BM))](
         *nf4_operands(x_MK, leaf, tile, joined), leaf.absmax, leaf.code, out, M, N, K, tile.BM,
         tile.BN, tile.BK, activation == "gelu_pytorch_tanh", tile.tma, tile.stages,
-        lut_of(tile.lut), joined, DTYPES[leaf.dtype], pdl,
+        look_up(), joined, DTYPES[leaf.dtype], pdl,
         num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
@@ -235,7 +234,7 @@ def nf4_dequantise(leaf: Nf4) -> Tensor:
     out = torch.empty(N, K, dtype=leaf.dtype, device=leaf.packed.device)
     pdl = dependent(out, 1)
     nf4_dequantise_kernel[(triton.cdiv(N, 64), K // 64)](
-        leaf.packed, leaf.absmax, leaf.code, out, N, K, 64, 64, lut_of(SHUFFLE), pdl,
+        leaf.packed, leaf.absmax, leaf.code, out, N, K, 64, 64, look_up(), pdl,
         num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
     return out

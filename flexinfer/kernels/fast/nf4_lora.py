@@ -9,16 +9,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flexinfer.kernels.fast.gemm import _load
+from flexinfer.kernels.fast.gemm import Tile, _load
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 from flexinfer.kernels.fast.lora import _room
 from flexinfer.kernels.fast.nf4 import _inputs, _share, _store, _turn
 from flexinfer.kernels.fast.nf4_tile import (
     DTYPES,
-    Nf4Tile,
     check_nf4,
     joins,
-    lut_of,
+    look_up,
     nf4_operands,
     words_of,
 )
@@ -72,7 +71,7 @@ def nf4_lora_kernel(
     _store(acc, out, m0, row, column, part, M, rows, stride, BM, BN)
 
 
-def nf4_lora_matmul(x_MK: Tensor, leaf: Nf4, a_RK: Tensor, tile: Nf4Tile) -> Tensor:
+def nf4_lora_matmul(x_MK: Tensor, leaf: Nf4, a_RK: Tensor, tile: Tile) -> Tensor:
     """Return x w^T and x a^T side by side, [S, M, N + R]: fp32 partial sums where S > 1.
 
     See `nf4_matmul`, and lora.lora_matmul for what consumes it.
@@ -89,7 +88,7 @@ def nf4_lora_matmul(x_MK: Tensor, leaf: Nf4, a_RK: Tensor, tile: Nf4Tile) -> Ten
         *nf4_operands(x_MK, leaf, tile, joined), leaf.absmax, leaf.code, words_of(a_RK, joined),
         out, M, N, R, K, K // tile.split, out.stride(1),
         tile.BM, tile.BN, tile.BK, tile.tma, tile.stages,
-        lut_of(tile.lut), joined, DTYPES[leaf.dtype], pdl,
+        look_up(), joined, DTYPES[leaf.dtype], pdl,
         num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out

@@ -5,14 +5,13 @@ Shape letters: M rows, N outputs, K inputs.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.nf4_lut import PLAIN, SHUFFLE
 from flexinfer.kernels.nf4 import Nf4
 
@@ -26,38 +25,22 @@ WIDE_BLOCKS = 400
 DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
-class Nf4Tile(NamedTuple):
-    """A gemm.Tile with the look-up of nf4_lut that finds the weights, BK a multiple of 64."""
-
-    BM: int
-    BN: int
-    BK: int
-    split: int
-    warps: int
-    stages: int
-    tma: int
-    lut: int = SHUFFLE
+def look_up() -> int:
+    """Return which look-up finds the weights: the interpreter runs no PTX."""
+    return PLAIN if triton.knobs.runtime.interpret else SHUFFLE
 
 
-def lut_of(wanted: int) -> int:
-    """Return which look-up to use: the one wanted, but the interpreter runs no PTX."""
-    return PLAIN if triton.knobs.runtime.interpret else wanted
+def joins(tile: Tile) -> bool:
+    """Return whether even and odd weights are joined: where a warp group can multiply them."""
+    return tile.warps >= 4 and tile.BN >= 64
 
 
-def joins(tile: Nf4Tile) -> bool:
-    """Return whether even and odd weights are joined: where a warp group can multiply them.
-
-    Not where they were gathered from memory: Triton fails to compile that for sm_100.
-    """
-    return tile.warps >= 4 and tile.BN >= 64 and tile.lut != PLAIN
-
-
-def pairs(tile: Nf4Tile) -> bool:
+def pairs(tile: Tile) -> bool:
     """Return the same for the gated product, whose blocks have BN rows of gate and BN of up."""
     return not tile.tma and joins(tile._replace(BN=2 * tile.BN))
 
 
-def untuned(rows: int, outputs: int, inputs: int, *, split: bool) -> Nf4Tile | None:
+def untuned(rows: int, outputs: int, inputs: int, *, split: bool) -> Tile | None:
     """Return a tile that fits any device, None where the product is for cuBLAS, dequantised.
 
     A block takes 64 outputs and all rows: up to 32 with two warps, more with a warp group. In both
@@ -71,10 +54,10 @@ def untuned(rows: int, outputs: int, inputs: int, *, split: bool) -> Nf4Tile | N
     blocks, turns, most = -(-outputs // 64), inputs // BK, BLOCKS if few else WIDE_BLOCKS
     fit = (s for s in SPLITS if split and turns % s == 0 and blocks * s <= most)
     BM = 16 if rows <= 16 else 32 if few else 64
-    return Nf4Tile(BM, 64, BK, next(fit, 1), 2 if few else 4, 3 if BK == 128 else 4, 0)
+    return Tile(BM, 64, BK, next(fit, 1), 2 if few else 4, 3 if BK == 128 else 4, 0)
 
 
-def check_nf4(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> None:
+def check_nf4(x_MK: Tensor, leaf: Nf4, tile: Tile) -> None:
     """Assert what the kernels take for granted."""
     assert x_MK.dtype == leaf.dtype, (x_MK.dtype, leaf.dtype)
     assert x_MK.shape[1] % (tile.split * tile.BK) == 0, (x_MK.shape, tile)
@@ -91,7 +74,7 @@ def words_of(x: Tensor, joined: bool) -> Tensor:
     return x.view(torch.int64 if x.dtype == torch.float32 else torch.int32)
 
 
-def nf4_operands(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile, joined: bool) -> tuple[object, object]:
+def nf4_operands(x_MK: Tensor, leaf: Nf4, tile: Tile, joined: bool) -> tuple[object, object]:
     """Return what the kernel loads from: descriptors with TMA, tensors without."""
     words = words_of(x_MK, joined)
     if not tile.tma:

@@ -8,12 +8,9 @@ from math import inf
 from typing import Any, NamedTuple
 
 from flexinfer.kernels.fast.candidates import Family
-from flexinfer.kernels.fast.nf4_lut import PERMUTE
 
 MARGIN = 0.985
 """A tile is taken where its time is below this part of cuBLAS's: two runs differ by less."""
-ROUNDED = 0.9
-"""A look-up that rounds more often is taken where its time is below this part of the other's."""
 CLIMBED = 2
 """Of how many geometries other splits are tried."""
 
@@ -79,13 +76,6 @@ class Race:
         """Return the fastest of some tiles, None where none runs."""
         best = min(tiles, key=self.score, default=None)
         return None if best is None or self.score(best) == inf else best
-
-    def looked_up(self, best: Any) -> Any:
-        """Return a tile of 4-bit weights, with the other look-up where that is far faster."""
-        if best is None:
-            return None
-        other = best._replace(lut=PERMUTE)
-        return other if self.score(other) < ROUNDED * self.score(best) else best
 
     def against_cublas(self, *tiles: Any) -> Any:
         """Return the fastest of some tiles, None where none beats cuBLAS twice."""

@@ -11,12 +11,11 @@ from typing import Any
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.candidates import fits
 from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.nf4_tile import Nf4Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
 
 KINDS: Mapping[str, Any] = {
     "matmul": Tile, "whole": Tile, "gated": Tile, "decode": DecodeTile, "prefill": PrefillTile,
-    "nf4": Nf4Tile, "nf4-whole": Nf4Tile, "nf4-gated": Nf4Tile,
+    "nf4": Tile, "nf4-whole": Tile, "nf4-gated": Tile,
 }  # fmt: skip
 NUMBERS = {
     "matmul": 2, "whole": 2, "gated": 2, "decode": 3, "prefill": 1,
@@ -63,7 +62,7 @@ def _number(text: str) -> bool:
 def _entry(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
     """Return whether one entry is a tile, or None where cuBLAS may win."""
     if tile is None:
-        return KINDS[kind] in (Tile, Nf4Tile)
+        return KINDS[kind] is Tile
     fields = KINDS[kind]._fields
     plain = isinstance(tile, list) and all(type(value) is int for value in tile)
     return plain and len(tile) == len(fields) and fits(kind, shape, KINDS[kind](*tile))

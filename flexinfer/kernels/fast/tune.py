@@ -4,9 +4,8 @@ For every shape and row count families of tiles are tried (candidates.py): the g
 each at the split that just fills the device, then other splits of the best two. cuBLAS loses only
 to a tile that is faster by more than the noise, in a second pair of trials too.
 
-Products with 4-bit weights race with the look-up that is exact (see nf4_lut). The other one, which
-rounds more often than the reference does, is tried on each winner and must be faster by far. Most
-of the time goes into compiling, so few geometries are tried, which all shapes share.
+Most of the time goes into compiling, so few geometries of products with 4-bit weights are tried,
+which all shapes share.
 
 tiles.json is made of what this finds. On the device, with an empty tile_store, run
 `flexinfer bench --tune --load-format dummy --model M` for each of qwen3-4b, llama-3.2-3b-instruct
@@ -146,8 +145,8 @@ def _nf4(race: Race, processor: Processor) -> dict[str, Any]:
     """Return the winners of a product with 4-bit weights; cuBLAS takes them dequantised."""
     N, K = race.shape
     families = candidates.nf4(N, K, race.rows, processor.multiprocessors)
-    alone = race.looked_up(race.best(candidates.whole(families)))
-    split = race.looked_up(race.best(families))
+    alone = race.best(candidates.whole(families))
+    split = race.best(families)
     best = race.against_cublas(split, alone)
     return {"nf4": best, "nf4-whole": race.against_cublas(alone)}
 
@@ -155,7 +154,7 @@ def _nf4(race: Race, processor: Processor) -> dict[str, Any]:
 def _nf4_gated(race: Race, processor: Processor) -> dict[str, Any]:
     """Return the winner of a gated product with 4-bit weights."""
     N, K = race.shape
-    best = race.looked_up(race.best(candidates.nf4_gated(N, K, race.rows)))
+    best = race.best(candidates.nf4_gated(N, K, race.rows))
     return {"nf4-gated": race.against_cublas(best)}
 
 

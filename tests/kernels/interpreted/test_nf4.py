@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from flexinfer.kernels.fast import candidates
+from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.nf4 import nf4_dequantise, nf4_gated_matmul, nf4_matmul
 from flexinfer.kernels.fast.nf4_lora import nf4_lora_matmul
-from flexinfer.kernels.fast.nf4_tile import Nf4Tile
 from flexinfer.kernels.mlp import gated
 from flexinfer.kernels.nf4 import CODE, Nf4
 from tests.support.triton_interpreter import DTYPES, close, normal
@@ -36,7 +37,7 @@ def test_each_share_is_the_product_of_its_inputs(
     rows: int, split: int, outputs: int, tma: int
 ) -> None:
     x, w = normal(rows, INPUTS), leaf(64)
-    found = nf4_matmul(x, w, Nf4Tile(16, outputs, 64, split, 4, 3, tma))
+    found = nf4_matmul(x, w, Tile(16, outputs, 64, split, 4, 3, tma))
     assert found.dtype == torch.float32
     assert found.shape == ((rows, 64) if split == 1 else (split, rows, 64))
     shares = zip(x.chunk(split, 1), w.weight().chunk(split, 1), strict=True)
@@ -47,12 +48,12 @@ def test_each_share_is_the_product_of_its_inputs(
 @joined
 def test_several_blocks_a_turn(outputs: int, tma: int) -> None:
     x, w = normal(5, INPUTS), leaf(64)
-    close(nf4_matmul(x, w, Nf4Tile(16, outputs, 128, 1, 4, 3, tma)), w(x), 1e-4)
+    close(nf4_matmul(x, w, Tile(16, outputs, 128, 1, 4, 3, tma)), w(x), 1e-4)
 
 
 def test_outputs_that_no_tile_divides() -> None:
     x, w = normal(5, INPUTS), leaf(80)
-    close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 4, 3, 0)), w(x), 1e-4)
+    close(nf4_matmul(x, w, Tile(16, 32, 128, 1, 4, 3, 0)), w(x), 1e-4)
 
 
 @tma
@@ -61,7 +62,7 @@ def test_outputs_that_no_tile_divides() -> None:
 @pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
 def test_gated(rows: int, activation: str, outputs: int, tma: int) -> None:
     x, w = normal(rows, INPUTS) * 0.2, leaf(2 * 64)
-    found = nf4_gated_matmul(x, w, activation, Nf4Tile(16, outputs, 64, 1, 4, 3, tma))
+    found = nf4_gated_matmul(x, w, activation, Tile(16, outputs, 64, 1, 4, 3, tma))
     close(found, gated(*w(x).chunk(2, 1), activation), 1e-4)
 
 
@@ -71,7 +72,7 @@ def test_gated(rows: int, activation: str, outputs: int, tma: int) -> None:
 @pytest.mark.parametrize("split", [1, 3])
 def test_beside_the_ranks_of_a_side_path(split: int, ranks: int, outputs: int, tma: int) -> None:
     x, w, a = normal(19, INPUTS), leaf(64 if tma else 80), normal(ranks, INPUTS, seed=3)
-    found = nf4_lora_matmul(x, w, a, Nf4Tile(16, outputs, 64, split, 4, 3, tma))
+    found = nf4_lora_matmul(x, w, a, Tile(16, outputs, 64, split, 4, 3, tma))
     assert found.shape == (split, 19, w.rows + ranks)
     assert found.dtype == torch.float32
     shares = [m.chunk(split, 1) for m in (x, torch.cat((w.weight(), a)))]
@@ -85,17 +86,20 @@ def test_dequantised_bit_for_bit(dtype: torch.dtype, outputs: int) -> None:
     assert torch.equal(nf4_dequantise(w), w.weight())
 
 
-def test_weights_are_rounded_once() -> None:
-    """One input a row is 1, so the product is one weight: the bits of the reference."""
-    w = leaf(64, torch.float16, 128)
-    x = torch.eye(128, dtype=torch.float16)[::5].contiguous()
-    found = nf4_matmul(x, w, Nf4Tile(16, 32, 64, 1, 4, 3, 0))
-    assert torch.equal(found, w.weight().T[::5])
+@pytest.mark.parametrize("rows", [16, 32, 64])
+def test_no_tile_that_is_tried_changes_a_weight(rows: int) -> None:
+    """One input a row is 1, so the product is one weight: the bits of the reference, not near."""
+    w = leaf(128, torch.float16, 512)
+    x = torch.eye(512, dtype=torch.float16)[:: 512 // rows].contiguous()
+    expected = w.weight().T[:: 512 // rows]
+    tried = [tile for family in candidates.nf4(128, 512, rows, 132) for tile in family.tiles]
+    assert len({tile.split for tile in tried}) > 1
+    for tile in tried:
+        found = nf4_matmul(x, w, tile)
+        assert torch.equal(found if tile.split == 1 else found.sum(0).half(), expected), tile
 
 
-@pytest.mark.parametrize(
-    "tile", [Nf4Tile(16, 32, 256, 1, 4, 3, 0), Nf4Tile(16, 32, 128, 2, 4, 3, 0)]
-)
-def test_inputs_that_the_tile_does_not_divide_are_refused(tile: Nf4Tile) -> None:
+@pytest.mark.parametrize("tile", [Tile(16, 32, 256, 1, 4, 3, 0), Tile(16, 32, 128, 2, 4, 3, 0)])
+def test_inputs_that_the_tile_does_not_divide_are_refused(tile: Tile) -> None:
     with pytest.raises(AssertionError):
         nf4_matmul(normal(1, INPUTS), leaf(64), tile)
