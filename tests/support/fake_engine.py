@@ -53,8 +53,6 @@ class FakeEngine:
     notices: tuple[str, ...] = ("device: fake", "attention: fake (there is no other)")
     closed: bool = False
     compile_s: float = 0.0
-    adapter_sha: str | None = None
-    policy_version: int = 0
 
     @property
     def tokenizer(self) -> ByteTokenizer:
@@ -170,6 +168,7 @@ def install(patch: pytest.MonkeyPatch, stage: Stage) -> None:
     patch.setattr(run, "model_name", lambda model: model)
     patch.setattr(run, "load_model", stage.load)
     patch.setattr(run, "open_engine", stage.open)
+    patch.setattr(run, "made_with", lambda loaded, engine: {"dtype": "fake"})
 
 
 def main() -> None:

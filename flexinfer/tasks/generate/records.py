@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flexinfer.engine.outputs import Request, RequestOutput
 from flexinfer.tasks.generate.input import Item
 
-if TYPE_CHECKING:
-    from flexinfer.engine.engine import Engine
-
 Record = dict[str, Any]
 
 
-def policy_of(engine: Engine) -> Mapping[str, Any]:
-    """Return what a record says of the adapter it was made with; nothing where there was none."""
-    sha = engine.adapter_sha
-    return {} if sha is None else {"adapter_sha": sha, "policy_version": engine.policy_version}
-
-
 def done_record(
-    item: Item, request: Request, output: RequestOutput, model: str, policy: Mapping[str, Any]
+    item: Item, request: Request, output: RequestOutput, model: str, weights: Mapping[str, Any]
 ) -> Record:
-    """Return the record of a request that the engine has answered, or refused."""
+    """Return the record of a request that the engine has answered, or refused.
+
+    `weights` says which ones it was made with.
+    """
     if output.error is not None:
         return failed_record(item, output.error, request.prompt_token_ids)
     outputs = []
@@ -38,7 +32,7 @@ def done_record(
         "id": item.id,
         "prompt_token_ids": head.pop("prompt_token_ids"),
         "outputs": outputs,
-        **policy,
+        **weights,
         **head,
     }
 

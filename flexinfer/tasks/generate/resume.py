@@ -12,6 +12,14 @@ from typing import Any
 from flexinfer.errors import UsageError
 from flexinfer.tasks.generate.records import Record
 
+_WEIGHTS: Mapping[str, str] = {
+    "dtype": "dtype",
+    "quantization": "quantization",
+    "weights_checksum": "weights",
+    "adapter_sha": "adapter",
+    "lora_mode": "LoRA mode",
+}
+"""Key of a record that tells weights apart -> its name in a complaint."""
 _SAME = "resume with the same input and options, or write to another file"
 
 
@@ -49,17 +57,21 @@ def check_model(finished: Mapping[str | int, Record], model: str) -> None:
             )
 
 
-def check_policy(finished: Mapping[str | int, Record], policy: Mapping[str, Any]) -> None:
-    """Raise UsageError where a finished record is of another adapter than the one in use."""
+def check_weights(finished: Mapping[str | int, Record], weights: Mapping[str, Any]) -> None:
+    """Raise UsageError where a finished record was made with other weights than those in use."""
     for name, record in finished.items():
-        if record.get("adapter_sha") != policy.get("adapter_sha"):
-            made, now = (
-                f"adapter {sha[:12]}" if (sha := of.get("adapter_sha")) else "no adapter"
-                for of in (record, policy)
-            )
-            raise UsageError(
-                f"--resume: record {name!r} was made with {made}, now {now} is in use", hint=_SAME
-            )
+        for key, word in _WEIGHTS.items():
+            if record.get(key) != weights.get(key):
+                made, now = (
+                    f"{word} {str(value)[:16]}"
+                    if (value := of.get(key)) is not None
+                    else f"no {word}"
+                    for of in (record, weights)
+                )
+                raise UsageError(
+                    f"--resume: record {name!r} was made with {made}, now {now} is in use",
+                    hint=_SAME,
+                )
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

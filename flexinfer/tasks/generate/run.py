@@ -18,9 +18,10 @@ from flexinfer.config import (
 )
 from flexinfer.tasks.environment import document, now
 from flexinfer.tasks.generate.input import Item
-from flexinfer.tasks.generate.records import Record, policy_of, refusals
+from flexinfer.tasks.generate.made_with import made_with
+from flexinfer.tasks.generate.records import Record, refusals
 from flexinfer.tasks.generate.requests import GenerateConfig, Plan, fit, make_plan
-from flexinfer.tasks.generate.resume import check_model, check_policy
+from flexinfer.tasks.generate.resume import check_model, check_weights
 from flexinfer.tasks.generate.serve import Tally, serve
 from flexinfer.tasks.threads import own_threads
 
@@ -120,12 +121,13 @@ def run_generate(
         engine, threads = None, stack.enter_context(own_threads(loaded.module if loaded else None))
         if loaded and plan.requests:
             engine = stack.enter_context(open_engine(loaded, engine_config, progress))
-            check_policy(config.finished, policy_of(engine))
+        weights = made_with(loaded, engine) if loaded else {}
+        check_weights(config.finished, weights)
         notices = (*_notices(loaded, engine), *threads, _echo(sampling, config.items))
         for line in notices:
             notice(line)
         served, compiled = perf_counter(), _compile_s(engine)
-        tally = serve(plan, config.items, engine, emit, progress, on_text)
+        tally = serve(plan, config.items, engine, weights, emit, progress, on_text)
         served_s, compile_s = perf_counter() - served, _compile_s(engine) - compiled
     return GenerateReport(
         model=config.model,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flexinfer.config import Report
 from flexinfer.tasks.generate.input import Item
 from flexinfer.tasks.generate.output import InOrder
-from flexinfer.tasks.generate.records import Record, done_record, policy_of
+from flexinfer.tasks.generate.records import Record, done_record
 from flexinfer.tasks.generate.requests import Plan
 from flexinfer.tasks.generate.text import TextStream
 
@@ -37,11 +37,14 @@ def serve(
     plan: Plan,
     items: Sequence[Item],
     engine: Engine | None,
+    weights: Mapping[str, Any],
     emit: Callable[[Record], None],
     report: Report,
     on_text: Callable[[str], None] | None,
 ) -> Tally:
     """Pass on what is ready and what `engine` answers (None: nothing is left to ask it).
+
+    `weights` is what records say of the weights.
 
     Whatever ends the work early, an interruption or a failure of the engine or of `emit`, is kept
     in the tally; what was finished by then has been passed on.
@@ -57,7 +60,7 @@ def serve(
             for index, record in plan.ready.items():
                 ordered.put(index, record)
             if engine is not None:
-                answers = _answers(plan, items, engine, on_text)
+                answers = _answers(plan, items, engine, weights, on_text)
                 for number, (index, record) in enumerate(answers, start=1):
                     ordered.put(index, record)
                     report("generate", number, len(plan.requests))
@@ -67,7 +70,11 @@ def serve(
 
 
 def _answers(
-    plan: Plan, items: Sequence[Item], engine: Engine, on_text: Callable[[str], None] | None
+    plan: Plan,
+    items: Sequence[Item],
+    engine: Engine,
+    weights: Mapping[str, Any],
+    on_text: Callable[[str], None] | None,
 ) -> Iterator[tuple[int, Record]]:
     """Yield (position, record) as requests are finished, a single sample's text as it grows."""
     places, requests = list(plan.requests), list(plan.requests.values())
@@ -82,9 +89,8 @@ def _answers(
         if stream is not None:
             stream.add(token)
 
-    policy = policy_of(engine)
     for output in engine.stream(requests, on_token):
         if stream is not None and output.error is None:
             stream.finish(output.outputs[0].text)
         index, model = places[output.index], engine.model_name
-        yield index, done_record(items[index], plan.requests[index], output, model, policy)
+        yield index, done_record(items[index], plan.requests[index], output, model, weights)
