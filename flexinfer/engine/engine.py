@@ -15,12 +15,12 @@ from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.core.sequence import Group
 from flexinfer.core.sequence import Sequence as Row
 from flexinfer.engine.graphs import DecodeRunner
+from flexinfer.engine.limits import refusal
 from flexinfer.engine.loop import Loop, Machinery, OnToken
 from flexinfer.engine.memory import memory_told
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput, checked
 from flexinfer.engine.prefill import PrefillRunner
-from flexinfer.engine.results import Results, Sample
-from flexinfer.engine.seeds import mix
+from flexinfer.engine.results import Results, Sample, samples_of
 from flexinfer.engine.setup import set_up
 from flexinfer.engine.state import kind_of
 from flexinfer.errors import UsageError
@@ -100,8 +100,9 @@ class Engine:
         """
         self._ready()
         good: dict[int, Request] = {}
+        bounds = self.max_seq_length, self.vocab_size
         for index, request in enumerate(checked(requests)):
-            if (error := self._refusal(request)) is None:
+            if (error := refusal(request, *bounds)) is None:
                 good[index] = request
             else:
                 ids = request.prompt_token_ids
@@ -175,13 +176,10 @@ class Engine:
         groups = {r.prompt_token_ids: Group(r.prompt_token_ids) for r in requests.values()}
         samples: dict[Row, Sample] = {}
         for index, request in requests.items():
-            params, prompt = request.sampling, request.prompt_token_ids
-            limit = min(params.max_new_tokens, self.max_seq_length - len(prompt))
-            given = params.seed is not None
-            seed = params.seed if given else mix(self.config.seed, self._calls, index)
-            for number in range(params.n):
-                row = Row(groups[prompt], limit, (index, number))
-                samples[row] = Sample(index, number, params, mix(seed or 0, number), limit)
+            prompt, call = request.prompt_token_ids, (self.config.seed, self._calls)
+            for sample in samples_of(index, request, self.max_seq_length, *call):
+                row = Row(groups[prompt], sample.max_new_tokens, (index, sample.number))
+                samples[row] = sample
         return samples
 
     def close(self) -> None:
@@ -202,17 +200,3 @@ class Engine:
     ) -> None:
         """Close the engine."""
         self.close()
-
-    def _refusal(self, request: Request) -> str | None:
-        """Return why a request cannot be served, in one line, or None."""
-        ids, longest = request.prompt_token_ids, self.max_seq_length
-        if not ids:
-            return "the prompt is empty"
-        if len(ids) >= longest:
-            return (
-                f"the prompt has {len(ids)} tokens, which leaves no room for a new one within "
-                f"--max-seq-length {longest}"
-            )
-        if min(ids) < 0 or max(ids) >= self.vocab_size:
-            return f"a prompt token id is outside the vocabulary of {self.vocab_size}"
-        return None

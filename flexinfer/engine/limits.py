@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from flexinfer.engine.outputs import Request
 from flexinfer.errors import UsageError
 
 DEFAULT_MAX_SEQ_LENGTH = 4096
@@ -51,3 +52,18 @@ def known_positions(config: Mapping[str, Any]) -> int:
         original = rope.get("original_max_position_embeddings") or positions
         return max(positions, int(original * factor))
     return int(positions * factor) if kind == "linear" else positions
+
+
+def refusal(request: Request, longest: int, vocab_size: int) -> str | None:
+    """Return why a request cannot be served within `longest` tokens, in one line, or None."""
+    ids = request.prompt_token_ids
+    if not ids:
+        return "the prompt is empty"
+    if len(ids) >= longest:
+        return (
+            f"the prompt has {len(ids)} tokens, which leaves no room for a new one within "
+            f"--max-seq-length {longest}"
+        )
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        return f"a prompt token id is outside the vocabulary of {vocab_size}"
+    return None

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from flexinfer.config import SamplingParams
 from flexinfer.engine.outputs import Completion, Request, RequestOutput
+from flexinfer.engine.seeds import mix
 
 TOKENS_PER_CHARACTER = 4
 """UTF-8 bytes of a character: more tokens than this cannot be needed for one."""
@@ -36,6 +37,17 @@ class Sample:
     policy_logprobs: list[float] = field(default_factory=list)
     finish_reason: str | None = None
     stop: str | int | None = None
+
+
+def samples_of(index: int, request: Request, longest: int, *call: int) -> list[Sample]:
+    """Return the `n` samples of request number `index`, none of more than `longest` tokens.
+
+    Without a seed of its own a request is given one made of `call` and its index.
+    """
+    params = request.sampling
+    limit = min(params.max_new_tokens, longest - len(request.prompt_token_ids))
+    seed = mix(*call, index) if params.seed is None else params.seed
+    return [Sample(index, n, params, mix(seed, n), limit) for n in range(params.n)]
 
 
 class Results:
