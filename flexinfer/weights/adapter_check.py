@@ -1,17 +1,17 @@
-"""Makes an Adapter of what was found: every pair fits its linear map and holds finite numbers."""
+"""Checks adapters, whoever made them: every pair fits its linear map and holds finite numbers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from flexinfer.errors import UsageError
 from flexinfer.weights.adapter import Adapter, Pair
-from flexinfer.weights.adapter_names import some
+from flexinfer.weights.adapter_names import UNSERVED, some
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RETRAIN = "was it trained on another model?"
@@ -33,12 +33,16 @@ class Found:
 
     def adapter(self) -> Adapter:
         """Return the adapter; raises UsageError where nothing matches or a pair cannot be used."""
+        self.check()
+        return Adapter(self.name, dict(self.pairs), (self.summary(), *self._more()))
+
+    def check(self) -> None:
+        """Raise UsageError where there is no pair, or one that cannot be used; note a no-op."""
         if not self.pairs:
             raise self._nothing()
         for module, pair in self.pairs.items():
             self._check_shapes(module, pair)
         self._check_values()
-        return Adapter(self.name, dict(self.pairs), (self._summary(), *self._more()))
 
     def only_bias(self, module: str, bias: Tensor) -> Pair:
         """Return the pair of a linear map whose bias alone was trained: zeros of rank 1."""
@@ -58,6 +62,8 @@ class Found:
     def _check_shapes(self, module: str, pair: Pair) -> None:
         """Raise UsageError, naming the module, for a rank, shape or dtype that cannot be."""
         rows, columns = self.targets[module]
+        if not _is_number(pair.scale):
+            raise self.refuse(f"the scale of {module} is {pair.scale}, no finite number")
         rank = pair.a.shape[0] if pair.a.dim() else 0
         if rank < 1:
             raise self.refuse(f"{module} has rank 0")
@@ -92,7 +98,7 @@ class Found:
         if not biased and not any(x and y and s for x, y, s in zip(a, b, scales, strict=True)):
             self.notices.append("adapter is a no-op: every delta is zero")
 
-    def _summary(self) -> str:
+    def summary(self) -> str:
         """Return the line that says how much of the adapter is in use."""
         pairs = self.pairs.values()
         ranks, scales = {p.a.shape[0] for p in pairs}, {p.scale for p in pairs}
@@ -113,6 +119,43 @@ class Found:
             f" model and {'is' if one else 'are'} left out: {some(sorted(self.absent))}",
             *self.notices,
         )
+
+
+def checked(given: Adapter, targets: Mapping[str, tuple[int, int]]) -> Adapter:
+    """Return an adapter made in memory as a reader would, its own notices first.
+
+    Raises UsageError as the readers do, and for a name that is no linear map of the model.
+    """
+    found = Found(str(given.name), targets)
+    if not isinstance(given.pairs, Mapping):
+        raise found.refuse(f"it holds pairs by name, not a {type(given.pairs).__name__}")
+    for name, pair in given.pairs.items():
+        if not _is_pair(pair):
+            raise found.refuse(f"{name} is no Pair of tensors", "write Pair(a, b, scale)")
+        if name in UNSERVED:
+            raise found.refuse(f"LoRA on {name} is not supported")
+        if name not in targets:
+            known = f"the model has {min(targets, default='none')}"
+            raise found.refuse(f"{name} is no linear map of the model", known)
+        found.pairs[name] = pair
+    found.check()
+    pairs = {name: pair._replace(scale=float(pair.scale)) for name, pair in found.pairs.items()}
+    said = given.notices or (found.summary(),)
+    return replace(given, pairs=pairs, notices=tuple(dict.fromkeys((*said, *found.notices))))
+
+
+def _is_pair(pair: object) -> bool:
+    """Whether this is a Pair, and of tensors."""
+    return isinstance(pair, Pair) and all(
+        isinstance(tensor, Tensor) or (tensor is None and part == "bias")
+        for part, tensor in pair._asdict().items()
+        if part != "scale"
+    )
+
+
+def _is_number(scale: object) -> bool:
+    """Whether a scale can be multiplied with."""
+    return isinstance(scale, int | float) and math.isfinite(scale)
 
 
 def peaks(tensors: Iterable[Tensor]) -> Sequence[float]:

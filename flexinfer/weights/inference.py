@@ -20,9 +20,10 @@ from flexinfer.kernels.linear import Leaf
 from flexinfer.models.catalog import build_decoder
 from flexinfer.models.source import ModuleSource
 from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.adapter_check import checked
 from flexinfer.weights.borrowed import Borrowed
 from flexinfer.weights.merged import Merge, MergedWeights
-from flexinfer.weights.names import random_rank
+from flexinfer.weights.names import check_adapter, random_rank
 from flexinfer.weights.runtime import RuntimeWeights
 from flexinfer.weights.targets import Listening, Targets
 
@@ -38,7 +39,7 @@ def on(adapter: Adapter, device: torch.device, *, copy: bool = False) -> Adapter
     """Return an adapter whose tensors lie on `device`; with `copy` they are its own."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.clone() if copy else tensor.to(device)
+        return tensor.detach().to(device, copy=copy)
 
     pairs = {
         name: pair._replace(
@@ -47,6 +48,18 @@ def on(adapter: Adapter, device: torch.device, *, copy: bool = False) -> Adapter
         for name, pair in adapter.pairs.items()
     }
     return replace(adapter, pairs=pairs)
+
+
+def check_source(source: object) -> None:
+    """Raise UsageError for what is no adapter, no folder of one and no random one."""
+    if isinstance(source, str | Path):
+        check_adapter(str(source))
+    elif not isinstance(source, Adapter | nn.Module):
+        article = "an" if type(source).__name__[0] in "aeiou" else "a"
+        raise UsageError(
+            "an adapter is an Adapter, a PEFT model, a folder or random[:RANK],"
+            f" not {article} {type(source).__name__}"
+        )
 
 
 class AdapterWeights(Protocol):
@@ -117,22 +130,36 @@ class InferenceWeights:
         return self._sources[0].heard
 
     def _read(self, source: AdapterSource) -> Adapter:
-        """Read an adapter, onto the device of the model."""
-        like, seed = self._sources[0].tensor("embed_tokens.weight"), 0
+        """Read and check an adapter, onto the device of the model; no tensor is a trainer's own."""
+        check_source(source)
+        device, copy = self._sources[0].tensor("embed_tokens.weight").device, True
         if isinstance(source, nn.Module):
             from flexinfer.weights.peft_live import read_live
 
-            return on(read_live(source, self.targets), like.device, copy=True)
-        if isinstance(source, Adapter):
-            return on(source, like.device)
-        if (rank := random_rank(str(source))) is not None:
+            found = read_live(source, self.targets)
+        elif isinstance(source, Adapter):
+            found = checked(source, self.targets)
+        else:
+            found, copy = self._named(str(source)), False
+        for name, pair in found.pairs.items():
+            if pair.bias is not None and not self._sources[0].has(f"{name}.bias"):
+                raise UsageError(
+                    f"adapter {found.name}: it trains {name}.bias, which the model does not have",
+                    hint="was it trained on another model? PEFT itself would drop the bias",
+                )
+        return on(found, device, copy=copy)
+
+    def _named(self, source: str) -> Adapter:
+        """Read `random[:RANK]` or a folder."""
+        if (rank := random_rank(source)) is not None:
             from flexinfer.weights.random_adapter import random_adapter
 
-            seed = self._choice.seed if self._choice is not None else seed
+            like = self._sources[0].tensor("embed_tokens.weight")
+            seed = self._choice.seed if self._choice is not None else 0
             return random_adapter(self.targets, rank, seed, like.dtype, like.device)
         from flexinfer.weights.peft_folder import read_folder
 
-        return on(read_folder(Path(source).expanduser(), self.targets), like.device)
+        return read_folder(Path(source).expanduser(), self.targets)
 
     def _weights(self, adapter: Adapter, merge: Merge) -> AdapterWeights:
         """Return places for an adapter of this shape, in the mode that was chosen."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from flexinfer.config import LoraMode, ModelOptions, Report, quiet
-from flexinfer.errors import NotEnoughMemory, UsageError
+from flexinfer.config import MOST, LoraMode, ModelOptions, Report, quiet
+from flexinfer.errors import NotEnoughMemory, OutOfRange, UsageError
 from flexinfer.weights import names
 from flexinfer.weights.families import check_transformers, text_config
 
@@ -32,6 +32,16 @@ class AdapterChoice:
     mode: LoraMode | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Raise UsageError for what is no adapter, mode or seed."""
+        from flexinfer.weights.inference import check_source
+
+        check_source(self.source)
+        if self.mode is not None and self.mode not in get_args(LoraMode):
+            raise OutOfRange("lora_mode", self.mode, ", ".join(get_args(LoraMode)))
+        if not isinstance(self.seed, int) or not 0 <= self.seed <= MOST:
+            raise OutOfRange("seed", self.seed, "0 to 2**63 - 1")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
@@ -39,7 +49,6 @@ class LoadedModel:
 
     `module` is a Hugging Face *ForCausalLM; `packed` says that q,k,v and gate,up are row views of
     shared buffers; `notices` are lines for the user; `load_s` is in seconds of wall clock.
-    `adapter` is read by the engine that is built over the model.
     `adapter` is read when an engine is built.
     """
 
@@ -52,6 +61,14 @@ class LoadedModel:
     packed: bool
     load_s: float
     adapter: AdapterChoice | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for an adapter that no choice was made of."""
+        if self.adapter is not None and not isinstance(self.adapter, AdapterChoice):
+            raise UsageError(
+                f"a LoadedModel takes an AdapterChoice, not a {type(self.adapter).__name__}",
+                hint=f"write adapter=AdapterChoice({self.adapter!r})",
+            )
 
 
 def load(options: ModelOptions, report: Report = quiet) -> LoadedModel:
