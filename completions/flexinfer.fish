@@ -58,7 +58,7 @@ complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l gate -l no-gate 
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l tune -d 'First tune the own kernels to this model and device, and keep the outcome.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l format -x -a 'table json csv md' -d 'What stdout gets.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l stats-path -r -F -d 'Write the JSON document.'
-complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l report -r -F -d '.html or .png (not in this version).'
+complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l report -r -F -d 'Charts, as .html or .png.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l profile -d 'After the rounds, show where the time of a decode step goes.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l baseline -r -F -d 'What --stats-path once wrote.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l fail-below -x -d 'Exit 1 on a loss beyond this.'

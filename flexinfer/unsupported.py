@@ -13,7 +13,6 @@ from flexinfer.errors import EnvironmentUnfit
 UNSUPPORTED = frozenset(
     {
         "--fa4-prefill",
-        "--report",
         "--backend hf",
         "--backend hf-cb",
         "--backend vllm",

@@ -90,7 +90,8 @@ class ReportFlags:
         option("--stats-path", panel=OUTPUT, metavar="FILE", help="Write the JSON document."),
     ] = None
     report_file: Annotated[
-        str | None, option("--report", panel=OUTPUT, metavar="FILE", help=".html or .png.")
+        str | None,
+        option("--report", panel=OUTPUT, metavar="FILE", help="Charts, as .html or .png."),
     ] = None
     profile: Annotated[
         bool,
@@ -118,7 +119,14 @@ def bench(
     common: CommonFlags,
 ) -> int:
     """Measure decoding on synthetic prompts, and compare."""
-    from flexinfer.tasks.bench.run import FORMATS, BenchConfig, render, run_bench, write_stats
+    from flexinfer.tasks.bench.run import (
+        FORMATS,
+        BenchConfig,
+        render,
+        run_bench,
+        write_page,
+        write_stats,
+    )
 
     sizes, chosen = _batch_sizes(workload, engine)
     values = vars(workload) | {"backends": tuple(workload.backends or ("flex",))}
@@ -139,7 +147,10 @@ def bench(
     try:
         print_data(render(report, form, screen_width()))
     finally:
-        write_stats(report)
+        try:
+            write_stats(report)
+        finally:
+            write_page(report)
     if report.ended_by is not None:
         raise report.ended_by
     return report.exit_code

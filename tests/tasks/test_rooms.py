@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TASKS = Path(__file__).parents[2] / "flexinfer" / "tasks"
-SHARED = {"reference"}
+SHARED = {"charts", "reference"}
 """Rooms that belong to no command."""
 COMMANDS = {path.name for path in TASKS.iterdir() if (path / "__init__.py").is_file()} - SHARED
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flexinfer.backends.choose import check_backend
 from flexinfer.config import SamplingParams
 from flexinfer.errors import UsageError
-from flexinfer.unsupported import refuse
+from flexinfer.tasks.charts.write import check_kind
 
 N_PROMPTS, MOST_AT_ONCE = 64, 256
 """Prompts of a round, and sequences decoded at once, where nobody says."""
@@ -72,7 +72,8 @@ class BenchConfig:
             object.__setattr__(self, "n_prompts", N_PROMPTS)
         for name in self.backends:
             check_backend(name)
-        _check_report(self.report_file)
+        if self.report_file is not None:
+            check_kind(self.report_file)
         self._check_profile()
 
     def _check_profile(self) -> None:
@@ -132,16 +133,6 @@ def parse_batch_sizes(text: str) -> tuple[int, ...]:
         "a number, or several as in 1,8,32",
     )
     return tuple(int(part) for part in parts)
-
-
-def _check_report(path: str | None) -> None:
-    """Raise UsageError for a file of another kind, EnvironmentUnfit for what is yet to come."""
-    if path is None:
-        return
-    kinds = (".html", ".png")
-    ok = path.lower().endswith(kinds)
-    _check(ok, "--report", path, f"a file that ends in {' or '.join(kinds)}")
-    refuse("--report", hint="take --stats-path FILE or --format json, csv or md")
 
 
 def _check(ok: bool, flag: str, value: object, allowed: str) -> None:

@@ -35,9 +35,9 @@ def render(report: BenchReport, form: str, width: int | None = None) -> str:
 
 def as_table(report: BenchReport, width: int | None = None) -> str:
     """Return aligned columns under a heading, then what needs saying in words."""
-    lines = fitted(_rows(report), width=width)
+    lines = fitted(table_rows(report), width=width)
     profiles = _profiles(report, partial(profile_table, width=width))
-    whole = [*_heading(report), "", *lines, "", *profiles, *_words(report)]
+    whole = [*heading(report), "", *lines, "", *profiles, *words(report)]
     if width is not None:
         whole = [part for line in whole for part in _broken(line, width)]
     return "\n".join(whole) + "\n"
@@ -52,10 +52,10 @@ def _broken(line: str, width: int) -> list[str]:
 
 def as_markdown(report: BenchReport) -> str:
     """Return a Markdown table with the same heading and words."""
-    lines, profiles = markdown(_rows(report)), _profiles(report, profile_markdown)
-    heading = [f"{line}  " for line in _heading(report)]
-    words = (f"- {words}" for words in _words(report))
-    return "\n".join([*heading, "", *lines, "", *profiles, *words]) + "\n"
+    lines, profiles = markdown(table_rows(report)), _profiles(report, profile_markdown)
+    above = [f"{line}  " for line in heading(report)]
+    below = (f"- {line}" for line in words(report))
+    return "\n".join([*above, "", *lines, "", *profiles, *below]) + "\n"
 
 
 def as_csv(report: BenchReport) -> str:
@@ -73,7 +73,7 @@ def _cell(value: object) -> object:
     return json.dumps(value) if isinstance(value, tuple | dict | bool) else value
 
 
-def _rows(report: BenchReport) -> list[list[str]]:
+def table_rows(report: BenchReport) -> list[list[str]]:
     """Return the table's cells, its head first."""
     head = [name for name, _ in COLUMNS]
     return [head, *([cell(row) for _, cell in COLUMNS] for row in report.results)]
@@ -99,7 +99,7 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
-def _heading(report: BenchReport) -> list[str]:
+def heading(report: BenchReport) -> list[str]:
     """Return one line per model: what ran on which workload, the prompts of each row listed."""
     counts: dict[tuple[str, str], list[str]] = {}
     for row in report.results:
@@ -115,7 +115,7 @@ def _heading(report: BenchReport) -> list[str]:
     ]
 
 
-def _words(report: BenchReport) -> list[str]:
+def words(report: BenchReport) -> list[str]:
     """Return what the columns cannot hold: the definition, problems, comparisons, the verdict."""
     lines = [f"tok/s: {DEFINITIONS['decode_tps']}"]
     done = [row for row in report.results if row.error is None]

@@ -7,8 +7,8 @@ For the command line:
   raises a FlexinferError where there is nothing to show, and returns what is finished when
   interrupted or broken (`report.ended_by`, to be raised once the figures are out).
 - `render(report, "table" | "json" | "csv" | "md") -> str` is what goes to stdout (see FORMATS).
-- `write_stats(report)` writes `stats_path`, if one was given; call it after printing, so that a
-  full disk costs the file and not the figures.
+- `write_stats(report)` writes `stats_path`, `write_page(report)` the charts of `report_file`, if
+  one was given; call them after printing, so that a full disk costs the file and not the figures.
 - `report.verdict` is ok, regression, flagged, failed, wrong output or interrupted; exit with
   `report.exit_code`.
 
@@ -20,19 +20,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.tasks.bench.baseline import Baseline, check_comparable, compare, read_baseline
 from flexinfer.tasks.bench.config import BenchConfig, parse_batch_sizes
 from flexinfer.tasks.bench.format import FORMATS, render
+from flexinfer.tasks.bench.page import write_page
 from flexinfer.tasks.bench.plan import blank_rows
 from flexinfer.tasks.bench.progress import Once
 from flexinfer.tasks.bench.result import BenchReport, BenchResult, Comparison
 from flexinfer.tasks.bench.rig import Rig
 from flexinfer.tasks.bench.rows import Listener, measured_rows, prepare
-from flexinfer.tasks.bench.stats_file import check_writable, write_stats
+from flexinfer.tasks.bench.stats_file import check_stats, write_stats
 from flexinfer.tasks.bench.tuning import check_tunable
+from flexinfer.tasks.charts.write import check_report
 from flexinfer.tasks.environment import now
 from flexinfer.tasks.threads import own_threads
 
@@ -46,6 +47,7 @@ __all__ = [
     "parse_batch_sizes",
     "render",
     "run_bench",
+    "write_page",
     "write_stats",
 ]
 
@@ -64,13 +66,16 @@ def run_bench(
     `notice` hears what runs and why, before it is measured. In a sweep a batch size that fails
     becomes a row with its `error`; what nobody foresaw ends the run as `ended_by`. Raises
     UsageError, EnvironmentUnfit or NotEnoughMemory where the only row fails, WriteFailed where
-    `stats_path` cannot be written later, and anything that came before a row was finished.
+    `stats_path` or `report_file` cannot be written later, and anything that came before a row was
+    finished.
     """
     rig, started_at = rig or Rig(), now()
     if bench_config.tune:
         check_tunable(engine_config, bench_config.backends)
     if bench_config.stats_path is not None:
-        check_writable(Path(bench_config.stats_path))
+        check_stats(bench_config.stats_path)
+    if bench_config.report_file is not None:
+        check_report(bench_config.report_file)
     baseline = _baseline(options, engine_config, bench_config, rig)
     environment = rig.environment()
     listener = Listener(report=report, notice=Once(notice))

@@ -60,8 +60,6 @@ def test_wrong_values_are_exit_2_with_the_flag(flag: str, given: dict[str, Any])
     ("flag", "given"),
     [
         ("--backend vllm", {"backends": ("flex", "vllm")}),
-        ("--report", {"report_file": "out.html"}),
-        ("--report", {"report_file": "out.PNG"}),
     ],
 )
 def test_what_is_yet_to_come_is_exit_3(flag: str, given: dict[str, Any]) -> None:

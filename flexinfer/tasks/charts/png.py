@@ -1,0 +1,41 @@
+"""A report as one picture: heading, and charts in two columns."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from typing import Any
+
+from flexinfer.tasks.charts.chart import Page
+from flexinfer.tasks.charts.draw import GREY, draw, height_of, styled
+
+WIDTH, DPI = 6.2, 140
+"""Inches of one chart; dots an inch."""
+HEAD, LINE, LETTERS = 0.5, 0.2, 80
+"""Inches of the title and of a line below it; letters of a line over each column."""
+
+
+def as_png(page: Page) -> bytes:
+    """Return the picture."""
+    from matplotlib.figure import Figure
+
+    columns = min(2, len(page.charts))
+    rows = [page.charts[at : at + columns] for at in range(0, len(page.charts), columns)]
+    heights = [max(map(height_of, row)) for row in rows]
+    facts = [line for fact in page.facts for line in textwrap.wrap(fact, columns * LETTERS)]
+    head = HEAD + LINE * len(facts)
+    total = sum(heights) + head
+    out = io.BytesIO()
+    with styled():
+        figure = Figure(figsize=(columns * WIDTH, total), dpi=DPI, layout="constrained")
+        layout: Any = figure.get_layout_engine()
+        layout.set(rect=(0, 0, 1, 1 - head / total), w_pad=0.12, h_pad=0.1)
+        grid = figure.add_gridspec(len(rows), columns, height_ratios=heights)
+        for number, chart in enumerate(page.charts):
+            draw(figure.add_subplot(grid[divmod(number, columns)]), chart)
+        figure.text(0.012, 1 - 0.27 / total, page.title, fontsize=15, weight="bold", va="center")
+        for number, line in enumerate(facts):
+            at = 1 - (HEAD + 0.05 + LINE * number) / total
+            figure.text(0.012, at, line, color=GREY, va="center")
+        figure.savefig(out, format="png")
+    return out.getvalue()
