@@ -1,0 +1,23 @@
+"""Packages that only some runs need: imported when they are, with the line that installs them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from flexinfer.errors import EnvironmentUnfit, one_line
+
+
+def need(module: str, wanted_by: str, install: str) -> Any:
+    """Import `module` for what `wanted_by` names; raises EnvironmentUnfit where it can't be had.
+
+    `install` is what pip is to install.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        said = "is not installed" if missing else f"cannot be imported: {one_line(error)}"
+        raise EnvironmentUnfit(
+            f"{wanted_by} needs {module}, which {said}", hint=f"pip install '{install}'"
+        ) from error

@@ -1,0 +1,27 @@
+"""Problems as the table that TRL's trainer takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flexinfer.errors import UsageError, one_line
+from flexinfer.tasks.grpo.extras import need
+from flexinfer.tasks.grpo.problems.problem_set import Row
+
+
+def as_dataset(name: str, rows: Sequence[Row]) -> Any:
+    """Return rows of the set `name` as a datasets.Dataset.
+
+    Raises UsageError where a column holds values of different kinds, EnvironmentUnfit without the
+    datasets library.
+    """
+    datasets = need("datasets", "train-grpo", "flexinfer[grpo]")
+    arrow_error = need("pyarrow", "train-grpo", "flexinfer[grpo]").ArrowException
+    try:
+        return datasets.Dataset.from_list([*rows])
+    except (arrow_error, OverflowError, TypeError) as error:
+        raise UsageError(
+            f"--dataset {name}: a column holds values of different kinds: {one_line(error)}",
+            hint="give a column the same kind of value in every row, or leave it out",
+        ) from error
