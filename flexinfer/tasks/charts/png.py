@@ -19,7 +19,7 @@ def as_png(page: Page) -> bytes:
     """Return the picture."""
     from matplotlib.figure import Figure
 
-    columns = min(2, len(page.charts))
+    columns = max(1, min(2, len(page.charts)))
     rows = [page.charts[at : at + columns] for at in range(0, len(page.charts), columns)]
     heights = [max(map(height_of, row)) for row in rows]
     facts = [line for fact in page.facts for line in textwrap.wrap(fact, columns * LETTERS)]
@@ -30,7 +30,7 @@ def as_png(page: Page) -> bytes:
         figure = Figure(figsize=(columns * WIDTH, total), dpi=DPI, layout="constrained")
         layout: Any = figure.get_layout_engine()
         layout.set(rect=(0, 0, 1, 1 - head / total), w_pad=0.12, h_pad=0.1)
-        grid = figure.add_gridspec(len(rows), columns, height_ratios=heights)
+        grid = figure.add_gridspec(max(1, len(rows)), columns, height_ratios=heights or [1.0])
         for number, chart in enumerate(page.charts):
             draw(figure.add_subplot(grid[divmod(number, columns)]), chart)
         figure.text(0.012, 1 - 0.27 / total, page.title, fontsize=15, weight="bold", va="center")

@@ -107,6 +107,7 @@ def test_a_picture_grows_with_its_charts_and_lines() -> None:
         assert data.startswith(b"\x89PNG\r\n")
         return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
 
+    assert size(Page(title="t", facts=["f"], charts=[]))[1] > 50
     one = Page(title="t", facts=["f"], charts=[LINES])
     wide, high = size(one)
     assert size(Page(title="t", facts=["f"], charts=[LINES] * 2)) == (2 * wide, high)
