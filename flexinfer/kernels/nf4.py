@@ -87,17 +87,20 @@ def unnested(
     return (values * scales + offset).view(quantised.shape)
 
 
-def stacked(members: Sequence[Nf4], packed_NK: Tensor | None) -> Nf4:
+def stacked(
+    members: Sequence[Nf4],
+    packed_NK: Tensor | None,
+    absmax_NG: Tensor | None,
+    bias_N: Tensor | None,
+) -> Nf4:
     """Return members of one input as one leaf, their rows one after the other.
 
-    `packed_NK` is a view over the bytes of all of them where they lie in one buffer, else None:
-    then they are copied. Absmax (an eighth of the bytes) is copied either way. Either every member
-    has a bias or none.
+    `packed_NK` and `absmax_NG` are views over those of all members where they lie in one buffer,
+    else None: then they are copied. `bias_N` is such a view, None where no member has a bias.
     """
     first = members[0]
     assert all(member.dtype == first.dtype for member in members), "members of one dtype"
-    biases = [member.bias for member in members if member.bias is not None]
-    assert len(biases) in (0, len(members)), "a bias for each member or for none"
     whole = torch.cat([member.packed for member in members]) if packed_NK is None else packed_NK
-    absmax = torch.cat([member.absmax for member in members])
-    return Nf4(whole, absmax, first.code, first.dtype, torch.cat(biases) if biases else None)
+    if absmax_NG is None:
+        absmax_NG = torch.cat([member.absmax for member in members])
+    return Nf4(whole, absmax_NG, first.code, first.dtype, bias_N)

@@ -33,7 +33,10 @@ def packed_view(*weights: Tensor) -> Tensor | None:
 
 
 def joined(*leaves: Leaf) -> Leaf | None:
-    """Return one leaf over the rows of all, in order, where their tensors are packed, else None."""
+    """Return one leaf over the rows of all, in order, where their tensors are packed, else None.
+
+    4-bit weights are frozen, so theirs are copied where they are not; biases never are.
+    """
     dense = [leaf for leaf in leaves if isinstance(leaf, Dense)]
     adapted = [leaf for leaf in leaves if isinstance(leaf, Adapted)]
     if len(adapted) == len(leaves):
@@ -44,14 +47,18 @@ def joined(*leaves: Leaf) -> Leaf | None:
         ranks = adapted[0].ranks
         return Adapted(base, a, b, ranks if len(ranks) == len(leaves) else ())
     packed = [leaf for leaf in leaves if isinstance(leaf, Nf4)]
-    if len(packed) == len(leaves) and len({leaf.bias is None for leaf in packed}) == 1:
-        return stacked(packed, packed_view(*(leaf.packed for leaf in packed)))
-    if len(dense) < len(leaves):
+    if len(leaves) not in (len(dense), len(packed)):
         return None
-    biases = [leaf.bias for leaf in dense if leaf.bias is not None]
+    matrices: list[Dense | Nf4] = [*dense, *packed]
+    biases = [leaf.bias for leaf in matrices if leaf.bias is not None]
+    bias = packed_view(*biases) if len(biases) == len(leaves) else None
+    if biases and bias is None:
+        return None
+    if packed:
+        whole = packed_view(*(leaf.packed for leaf in packed))
+        return stacked(packed, whole, packed_view(*(leaf.absmax for leaf in packed)), bias)
     weight = packed_view(*(leaf.weight for leaf in dense))
-    bias = packed_view(*biases) if len(biases) == len(dense) else None
-    return None if weight is None or (biases and bias is None) else Dense(weight, bias)
+    return None if weight is None else Dense(weight, bias)
 
 
 def group(*members: Leaf) -> Group:

@@ -6,7 +6,7 @@ share one stack of A; B of each is zero outside its own ranks, and carries the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from flexinfer.errors import UsageError
 from flexinfer.kernels.linear import Leaf
 from flexinfer.kernels.lora import Adapted
-from flexinfer.kernels.nf4 import Matrix
+from flexinfer.kernels.nf4 import Matrix, Nf4
 from flexinfer.models.source import Source
 from flexinfer.weights.adapter import Adapter, Pair
 from flexinfer.weights.targets import apart, grouped, matrix
@@ -35,7 +35,7 @@ class RuntimeWeights:
     def __init__(self, source: Source, linears: Iterable[str], adapter: Adapter) -> None:
         """Allocate A and B for the adapter's targets and ranks; fill them by `load`."""
         self._like = source.tensor("embed_tokens.weight")
-        self._bases: dict[str, Matrix] = {}
+        self._biases: dict[str, Tensor | None] = {}
         self._leaves: dict[str, Adapted] = {}
         self._sides: dict[str, Side] = {}
         for names in grouped(linears):
@@ -48,8 +48,9 @@ class RuntimeWeights:
         rows, total, at = [leaf.rows for leaf in bases.values()], sum(ranks.values()), 0
         a = self._like.new_zeros(total, next(iter(bases.values())).columns)
         b = self._like.new_zeros(sum(rows), total)
-        for (name, base), own in zip(with_biases(bases).items(), torch.split(b, rows), strict=True):
-            self._bases[name] = bases[name]
+        placed = side_by_side(list(bases.values()))
+        for name, base, own in zip(bases, placed, torch.split(b, rows), strict=True):
+            self._biases[name] = bases[name].bias
             self._leaves[name] = Adapted(base, a, own, tuple(ranks.values()))
             end = at + ranks[name]
             self._sides[name] = Side(a[at:end], own[:, at:end], base.bias)
@@ -87,26 +88,31 @@ class RuntimeWeights:
                 )
         with torch.no_grad():
             for name, side in self._sides.items():
-                _fill(side, self._bases[name], adapter.pairs.get(name))
+                _fill(side, self._biases[name], adapter.pairs.get(name))
 
 
-def _fill(side: Side, base: Matrix, pair: Pair | None) -> None:
-    """Bring one adapter in, in place; without one the side path gives zero."""
+def _fill(side: Side, bias: Tensor | None, pair: Pair | None) -> None:
+    """Bring one adapter in, in place; without one the path gives zero; `bias` is the base's."""
     used = 0 if pair is None else len(pair.a)
     side.a[used:].zero_()
     side.b[:, used:].zero_()
     if pair is not None:
         side.a[:used].copy_(pair.a)
         side.b[:, :used].copy_(pair.b.float() * pair.scale)
-    if side.bias is not None and base.bias is not None:
-        side.bias.copy_(base.bias if pair is None or pair.bias is None else pair.bias)
+    if side.bias is not None and bias is not None:
+        side.bias.copy_(bias if pair is None or pair.bias is None else pair.bias)
 
 
-def with_biases(bases: Mapping[str, Matrix]) -> dict[str, Matrix]:
-    """Return bases that have biases of their own, adjacent, where they have any."""
-    biases = [leaf.bias for leaf in bases.values() if leaf.bias is not None]
-    held = iter(apart(biases)) if biases else iter(())
-    return {
-        name: leaf if leaf.bias is None else leaf._replace(bias=next(held))
-        for name, leaf in bases.items()
-    }
+def side_by_side(bases: Sequence[Matrix]) -> list[Matrix]:
+    """Return bases that have biases of their own, adjacent, where they have any.
+
+    Scales of 4-bit weights come to lie so, too: a group's one leaf and its members share them.
+    """
+    biases = [leaf.bias for leaf in bases if leaf.bias is not None]
+    held = iter(apart(biases) if biases else ())
+    found = [leaf if leaf.bias is None else leaf._replace(bias=next(held)) for leaf in bases]
+    packed = [leaf for leaf in found if isinstance(leaf, Nf4)]
+    if len(packed) < len(found):
+        return found
+    scales = torch.split(torch.cat([leaf.absmax for leaf in packed]), [x.rows for x in packed])
+    return [leaf._replace(absmax=own) for leaf, own in zip(packed, scales, strict=True)]

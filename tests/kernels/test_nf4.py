@@ -77,10 +77,13 @@ def test_stacked_members_are_one_leaf(shared: bool) -> None:
     members = [quantised(torch.float32, True, rows)[0] for rows in (64, 32, 32)]
     members = [member._replace(bias=torch.randn(member.rows)) for member in members]
     buffer = torch.cat([member.packed for member in members]) if shared else None
-    whole = stacked(members, buffer)
+    scales = torch.cat([member.absmax for member in members]) if shared else None
+    bias = torch.cat([member.bias for member in members if member.bias is not None])
+    whole = stacked(members, buffer, scales, bias)
     x = torch.randn(7, K, generator=torch.Generator().manual_seed(4))
     torch.testing.assert_close(whole(x), torch.cat([member(x) for member in members], -1))
-    assert (whole.packed is buffer) == shared
+    assert (whole.packed is buffer) == (whole.absmax is scales) == shared
+    assert whole.bias is bias
 
 
 def test_a_linear4bit_gives_the_same() -> None:

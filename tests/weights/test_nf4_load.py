@@ -130,7 +130,11 @@ def test_bytes_of_a_group_lie_in_one_buffer_and_are_the_modules_own(
             )
             x = torch.randn(5, group[0].in_features, generator=torch.Generator().manual_seed(1))
             expected = torch.cat([linear(x) for linear in group], -1)
-            torch.testing.assert_close(stacked(leaves, whole)(x), expected.detach())
+            biases = [leaf.bias for leaf in leaves if leaf.bias is not None]
+            bias = packed_view(*biases) if biases else None
+            assert (bias is None) == (not biases)
+            found = stacked(leaves, whole, None, bias)(x)
+            torch.testing.assert_close(found, expected.detach())
 
 
 def test_dummy_weights_are_those_of_16_bits_quantised(tmp_path: Path) -> None:
