@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 ROWS = 20
 """Rows under one head; then the table stays where it is and a new one begins."""
+PAUSE_S = 0.1
+"""Between two drawings of what is being done: an engine tells every step."""
 
 
 class GrpoProgress:
@@ -99,6 +102,7 @@ class StepScreen:
         )
         self._steps = self._bar.add_task("", total=max_steps)
         self._rows: list[list[str]] = []
+        self._drawn_s = 0.0
         self._live = self._begin()
 
     def _begin(self) -> Live:
@@ -109,6 +113,7 @@ class StepScreen:
             console=self._screen,
             get_renderable=self._shown,
             transient=True,
+            auto_refresh=False,  # a thread of its own would draw between a row and its table
             redirect_stdout=False,
             redirect_stderr=False,
         )
@@ -122,6 +127,8 @@ class StepScreen:
     def stage(self, stage: str, done: int, total: int) -> None:
         """Say behind the bar what is being done."""
         self._bar.update(self._steps, description=f"{stage} {done}/{total}" if total else stage)
+        if time.monotonic() - self._drawn_s >= PAUSE_S:
+            self._draw()
 
     def add(self, record: StepRecord) -> None:
         """Add a row, and move the bar on; a full table is left behind above the live part."""
@@ -131,12 +138,17 @@ class StepScreen:
         self._bar.update(self._steps, completed=record.step, description="")
         if len(self._rows) >= min(ROWS, self._screen.height - 6):
             self._leave_rows()
-        self._live.refresh()
+        self._draw()
 
     def close(self) -> None:
         """Stop drawing; the rows stay on the screen."""
         self._live.stop()
         self._leave_rows()
+
+    def _draw(self) -> None:
+        """Draw what is now."""
+        self._drawn_s = time.monotonic()
+        self._live.refresh()
 
     def _leave_rows(self) -> None:
         """Write the rows for good."""
