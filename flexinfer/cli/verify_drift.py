@@ -28,7 +28,7 @@ class CycleFlags:
             "--noise-scale",
             panel=CYCLES,
             metavar="X",
-            help="Standard deviation of what a move adds to every A and B.",
+            help="Standard deviation of what a move adds to every A, B and bias.",
         ),
     ] = 0.01
     n_prompts: Annotated[

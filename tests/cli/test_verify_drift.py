@@ -54,6 +54,9 @@ def test_quiet_says_nothing_beside_the_table(command: Any) -> None:
     [
         (["--cycles", "0"], "--cycles is 0"),
         (["--noise-scale", "0"], "--noise-scale is 0.0"),
+        (["--noise-scale", "1e300"], "--noise-scale is 1e+300; allowed: above 0, at most 1.0"),
+        (["--cycles", "100000000"], "--cycles is 100000000; allowed: at most 10000"),
+        (["--n-prompts", "100000000"], "--n-prompts is 100000000; allowed: at most 1024"),
         (["--noise-scale", "much"], "--noise-scale is"),
         (["--adapter", "no-such-folder"], "no-such-folder"),
         (["--max-batch-size", "1,2"], "is a list"),

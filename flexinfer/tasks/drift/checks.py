@@ -57,14 +57,15 @@ def recorded_checks(record: Record) -> Iterator[Check]:
         limit=1,
         detail="different inference weights after refreshing to one adapter 1, 2 and 3 times",
     )
-    effect = changed(record.bare.rollout, first.rollout)
+    effect = changed(*record.effect)
+    tokens = sum(len(sample.token_ids) for sample in record.effect[0])
     yield Check(
         name="adapter_effect",
         passed=effect > EFFECT,
         measured=effect,
         limit=EFFECT,
-        detail="largest change of a log-probability against an adapter of zeros (nats); it must "
-        "be more than the limit",
+        detail="largest change of a log-probability against an adapter of zeros (nats, "
+        f"{tokens} tokens); it must be more than the limit",
     )
     yield _bits(
         "no_stale_cache", None, None, last.rollout, record.fresh,

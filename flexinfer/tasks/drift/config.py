@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from flexinfer.errors import UsageError
+
+MOST_CYCLES, MOST_PROMPTS, MOST_NOISE = 10_000, 1024, 1.0
+"""Beyond these a run takes days, or the moved adapter is no policy any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriftConfig:
     """How often the adapter is moved, how far, and what is rolled out.
 
-    Each of `cycles` adds Gaussian noise of standard deviation `noise_scale` to every A and B of the
-    adapter under test (afresh, so the policy stays a sane one) and refreshes the engine.
+    Each of `cycles` adds Gaussian noise of standard deviation `noise_scale` to every A, B and bias
+    of the adapter under test (afresh, so the policy stays a sane one) and refreshes the engine.
     `n_prompts` prompts get `max_new_tokens` each; their lengths cross pages and windows.
     """
 
@@ -31,8 +33,13 @@ class DriftConfig:
             ("--max-new-tokens", self.max_new_tokens),
         ):
             _check(count >= 1, flag, count, "1 or more")
-        sane = math.isfinite(self.noise_scale) and self.noise_scale > 0
-        _check(sane, "--noise-scale", self.noise_scale, "a number above 0")
+        for flag, value, most in (
+            ("--cycles", self.cycles, MOST_CYCLES),
+            ("--n-prompts", self.n_prompts, MOST_PROMPTS),
+        ):
+            _check(value <= most, flag, value, f"at most {most}")
+        sane = 0 < self.noise_scale <= MOST_NOISE
+        _check(sane, "--noise-scale", self.noise_scale, f"above 0, at most {MOST_NOISE}")
 
 
 def _check(ok: bool, flag: str, value: object, allowed: str) -> None:

@@ -7,13 +7,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.adapter import Adapter, Pair
 
 
 def moved(adapter: Adapter, noise_scale: float, seed: int) -> Adapter:
-    """Return the adapter with Gaussian noise of that standard deviation on every A and B.
+    """Return the adapter with Gaussian noise of that standard deviation on all that is trained.
 
-    The noise is drawn on the host in fp32, so it is the same on every device.
+    That is every A and B and every bias; where a bias alone was trained, A and B stay zero. The
+    noise is drawn on the host in fp32, so it is the same on every device.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -21,10 +22,13 @@ def moved(adapter: Adapter, noise_scale: float, seed: int) -> Adapter:
         noise = torch.empty(tensor.shape).normal_(0, noise_scale, generator=generator)
         return (tensor.float() + noise.to(tensor.device)).to(tensor.dtype)
 
-    pairs = {
-        name: pair._replace(a=noisy(pair.a), b=noisy(pair.b))
-        for name, pair in sorted(adapter.pairs.items())
-    }
+    def shifted(pair: Pair) -> Pair:
+        bias = None if pair.bias is None else noisy(pair.bias)
+        if bias is not None and not pair.a.any():
+            return pair._replace(bias=bias)
+        return pair._replace(a=noisy(pair.a), b=noisy(pair.b), bias=bias)
+
+    pairs = {name: shifted(pair) for name, pair in sorted(adapter.pairs.items())}
     return replace(adapter, pairs=pairs)
 
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from flexinfer.tasks.workload import workload
 
 Prompt = tuple[int, ...]
+EFFECT_PROMPTS, EFFECT_TOKENS = 16, 8
+"""Prompts that an adapter's effect is read from, and tokens of each, given and new, at most."""
 
 
 def lengths(
@@ -36,6 +38,15 @@ def draw(sizes: Sequence[int], vocab_size: int, seed: int) -> tuple[Prompt, ...]
     return tuple(
         workload(1, vocab_size, (size, size), seed + 1000 * i)[0] for i, size in enumerate(sizes)
     )
+
+
+def effect_probe(longest: int, vocab_size: int, seed: int) -> tuple[tuple[Prompt, ...], int]:
+    """Return short prompts and new tokens within `longest`: as many, however little is asked for.
+
+    An adapter must show in some of their log-probabilities; a single token may be sure of itself.
+    """
+    size = min(EFFECT_TOKENS, longest // 2)
+    return draw((size,) * EFFECT_PROMPTS, vocab_size, seed), min(EFFECT_TOKENS, longest - size)
 
 
 def batch_sizes(most: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from flexinfer.tasks.drift.config import DriftConfig
 from flexinfer.tasks.drift.fingerprint import inference_sha, weights_sha
 from flexinfer.tasks.drift.gaps import Answers, Rollout
 from flexinfer.tasks.drift.perturb import moved, without_effect
-from flexinfer.tasks.drift.prompts import Prompt, batch_sizes, batches
+from flexinfer.tasks.drift.prompts import Prompt, batch_sizes, batches, effect_probe
 from flexinfer.tasks.drift.rig import Rig
 from flexinfer.tasks.drift.survival import Survival, survivals
 from flexinfer.tasks.reference.samples import Checked
@@ -40,10 +40,11 @@ class State:
 class Record:
     """What the engines answered; every rollout is of the same prompts, in one batch or as said.
 
-    `first` under the adapter as given, `again` after it was read anew, `bare` without effect,
-    `last` after the last cycle's move, `restored` after the adapter was brought back. `repeats` are
-    hashes of inference weights after refreshing to the same adapter 1, 2 and 3 times. `fresh` is a
-    new engine's under the last move, `eager` one's without CUDA graphs (None: there are none).
+    `first` under the adapter as given, `again` after it was read anew, `last` after the last
+    cycle's move, `restored` after the adapter was brought back. `effect` holds the answers to a
+    probe of its own under the adapter as given, and without effect. `repeats` are hashes of
+    inference weights after refreshing to the same adapter 1, 2 and 3 times. `fresh` is a new
+    engine's under the last move, `eager` one's without CUDA graphs (None: there are none).
     `batched` holds the answers in batches of each size, `invariant` those of an engine that was
     told to be batch-invariant (None: not where bits are not to be had, or the first one was).
     `adapter` and `moved` are what was loaded.
@@ -56,9 +57,9 @@ class Record:
     notices: tuple[str, ...]
     first: State
     again: State
-    bare: State
     last: State
     restored: State
+    effect: tuple[Rollout, Rollout]
     repeats: tuple[str, ...]
     survivals: tuple[Survival, ...]
     batched: Mapping[int, Answers]
@@ -94,8 +95,7 @@ class Recorder:
             again = self._state(engine)
             kept = survivals(engine, self.loaded.module)
             batched = self._batched(engine)
-            engine.refresh(without_effect(adapter))
-            bare = self._state(engine)
+            effect = self._effect(engine, adapter)
             target, repeats = self._cycles(engine, adapter)
             last = self._state(engine)
             engine.refresh(adapter)
@@ -103,9 +103,16 @@ class Recorder:
         fresh, eager, invariant = self._fresh(target), self._eager(adapter), self._invariant()
         return Record(
             adapter=adapter, moved=target, mode=mode, adapter_sha=sha, notices=notices, first=first,
-            again=again, bare=bare, last=last, restored=restored, repeats=repeats, survivals=kept,
-            batched=batched, fresh=fresh, eager=eager, invariant=invariant,
+            again=again, last=last, restored=restored, effect=effect, repeats=repeats,
+            survivals=kept, batched=batched, fresh=fresh, eager=eager, invariant=invariant,
         )  # fmt: skip
+
+    def _effect(self, engine: Engine, adapter: Adapter) -> tuple[Rollout, Rollout]:
+        """Roll out a probe of its own under the adapter as given, and without effect."""
+        prompts, new = effect_probe(engine.max_seq_length, engine.vocab_size, self.config.seed)
+        given = roll(engine, prompts, new)
+        engine.refresh(without_effect(adapter))
+        return given, roll(engine, prompts, new)
 
     def _cycles(self, engine: Engine, adapter: Adapter) -> tuple[Adapter, tuple[str, ...]]:
         """Move and refresh again and again; return the last move, and its repeats' hashes."""
