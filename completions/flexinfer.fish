@@ -88,7 +88,7 @@ complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l debug -d 'Show t
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -s h -l help -d 'Show the help.'
 complete -c flexinfer -n __fish_use_subcommand -a verify-drift -d 'Check an engine'\''s weights and answers against the trainer'\''s.'
 complete -c flexinfer -n '__fish_seen_subcommand_from verify-drift' -l cycles -x -d 'Moves of the adapter, a refresh each.'
-complete -c flexinfer -n '__fish_seen_subcommand_from verify-drift' -l noise-scale -x -d 'Standard deviation of what a move adds to every A and B.'
+complete -c flexinfer -n '__fish_seen_subcommand_from verify-drift' -l noise-scale -x -d 'Standard deviation of what a move adds to every A, B and bias.'
 complete -c flexinfer -n '__fish_seen_subcommand_from verify-drift' -l n-prompts -x -d 'Random prompts, of lengths that cross pages and windows.'
 complete -c flexinfer -n '__fish_seen_subcommand_from verify-drift' -l max-new-tokens -x -d 'Tokens to generate.'
 complete -c flexinfer -n '__fish_seen_subcommand_from verify-drift' -l model -s m -x -a 'gemma-4-E2B-it gemma-4-E4B-it qwen3-0.6b qwen3-4b qwen3-4b-base llama-3.2-1b-instruct llama-3.2-3b-instruct smollm2-135m-instruct tiny-gemma4' -d 'Alias, hub id, folder or .gguf file (default: chosen by the device, and said).'
