@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +23,7 @@ from flexinfer.engine.prefill import PrefillRunner
 from flexinfer.engine.results import Results, Sample, samples_of
 from flexinfer.engine.setup import set_up
 from flexinfer.engine.state import kind_of
+from flexinfer.engine.turn import Turn
 from flexinfer.errors import UsageError
 from flexinfer.weights.inference import AdapterSource
 from flexinfer.weights.load import LoadedModel, load
@@ -71,7 +72,7 @@ class Engine:
             slots,
             report,
         )
-        self._calls = 0
+        self._calls, self._turn = 0, Turn()
 
     @classmethod
     def from_pretrained(
@@ -108,26 +109,28 @@ class Engine:
                 ids = request.prompt_token_ids
                 yield RequestOutput(index=index, prompt_token_ids=ids, error=error)
         if good:
-            machinery = self._ready()  # another call may have begun at one of the yields above
-            machinery.weights.check()
-            self._calls += 1
-            yield from self._run(machinery, good, on_token)
+            with self._taken("stream") as machinery:
+                machinery.weights.check()
+                self._calls += 1
+                yield from self._run(machinery, good, on_token)
 
     def refresh(self, source: AdapterSource | None = None) -> None:
         """Roll out from the weights as they are now; the one point where a trainer's steps come in.
 
         `source` is an adapter of the same targets: a PEFT model, a folder, an Adapter; without it
         the one that the engine was built with is read anew. Raises StaleWeights where a borrowed
-        tensor has moved, and UsageError for an adapter that does not fit; the old weights stay.
+        tensor has moved, and UsageError for an adapter that does not fit, or while another call of
+        the engine is not at its end, be it of another thread; the old weights stay.
         """
-        machinery, started = self._ready(), time.perf_counter()
-        with memory_told("refreshing weights", "leave more memory free beside the engine"):
-            machinery.weights.refresh(source)
-        machinery.scheduler.reset()  # what a cache holds was computed with the old weights
-        if machinery.device.type == "cuda":
-            torch.cuda.synchronize()
-        self.policy_version += 1
-        self.stats.refresh_s.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        with self._taken("refresh") as machinery:
+            with memory_told("refreshing weights", "leave more memory free beside the engine"):
+                machinery.weights.refresh(source)
+            machinery.scheduler.reset()  # what a cache holds was computed with the old weights
+            if machinery.device.type == "cuda":
+                torch.cuda.synchronize()
+            self.policy_version += 1
+            self.stats.refresh_s.append(time.perf_counter() - started)
 
     @property
     def adapter_sha(self) -> str | None:
@@ -142,13 +145,19 @@ class Engine:
 
     def _ready(self) -> Machinery:
         """Return what a call runs on; raises UsageError where no call can begin."""
+        self._turn.check()
+        return self._open()
+
+    @contextmanager
+    def _taken(self, whose: str) -> Iterator[Machinery]:
+        """Have for a call what it runs on; raises UsageError as `_ready`, from any thread."""
+        with self._turn.of(whose):
+            yield self._open()
+
+    def _open(self) -> Machinery:
+        """Return what calls run on; raises UsageError where the engine is closed."""
         if self._machinery is None:
             raise UsageError("the engine is closed", hint="build another one over the same model")
-        if self._machinery.scheduler.has_work:
-            raise UsageError(
-                "an engine serves one call at a time, and a stream of this one is open",
-                hint="read that stream to its end, or close it",
-            )
         return self._machinery
 
     def _run(
