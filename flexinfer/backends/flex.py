@@ -16,10 +16,14 @@ from flexinfer.weights.load import LoadedModel
 
 @dataclass(frozen=True)
 class FlexBackend:
-    """One engine, seen through the protocol."""
+    """One engine, seen through the protocol.
+
+    `live`: its adapter is a trainer's, so a refresh reads the trainer's tensors anew.
+    """
 
     engine: Engine
     name: str = "flex"
+    live: bool = False
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -48,9 +52,14 @@ class FlexBackend:
         """Serve every request, in input order."""
         return self.engine.generate(requests)
 
+    @property
+    def policy_version(self) -> int:
+        """Refreshes of the engine."""
+        return self.engine.policy_version
+
     def refresh(self) -> None:
-        """Bring the adapter in use in anew."""
-        self.engine.refresh(self.engine.machinery.weights.adapter)
+        """Bring the adapter in anew: the trainer's as it is now, else the one in use."""
+        self.engine.refresh(None if self.live else self.engine.machinery.weights.adapter)
 
     def close(self) -> None:
         """Give the KV cache and the graphs back."""

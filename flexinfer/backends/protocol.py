@@ -50,6 +50,11 @@ class Backend(Protocol):
         """Serve every request, in input order; one that cannot be served carries its `error`."""
         ...
 
+    @property
+    def policy_version(self) -> int:
+        """How often weights were brought in since it was opened: rises with each `refresh`."""
+        ...
+
     def refresh(self) -> None:
         """Bring the adapter in use in anew, from memory; the rollouts stay what they were."""
         ...

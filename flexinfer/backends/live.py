@@ -1,0 +1,95 @@
+"""Back ends over a trainer's own module: what it has learned is what is rolled out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from flexinfer.backends.options import RolloutOptions
+from flexinfer.config import EngineConfig, LoraMode, Report, quiet
+from flexinfer.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
+
+    from flexinfer.backends.flex import FlexBackend
+    from flexinfer.backends.protocol import Backend
+    from flexinfer.weights.load import LoadedModel
+
+
+def open_live(
+    name: str,
+    loaded: LoadedModel,
+    model: nn.Module,
+    config: EngineConfig,
+    options: RolloutOptions | None = None,
+    lora_mode: LoraMode | None = None,
+    report: Report = quiet,
+) -> Backend:
+    """Open back end `name` over `model`: `loaded.module` itself, or the PeftModel around it.
+
+    hf and hf-cb roll out what the module holds when `generate` is called, flex what it held at the
+    last `refresh`. Raises UsageError for a module or options that the back end cannot serve, and
+    for vllm, whose weights are its own.
+    """
+    options = options or RolloutOptions()
+    options.check(name)
+    module = _base(model)
+    if module is not loaded.module:
+        raise UsageError(
+            "the model that is trained is not the one that was loaded",
+            hint="hand in loaded.module, or what get_peft_model made of it",
+        )
+    if name == "flex":
+        return _flex(loaded, model, config, lora_mode, report)
+    if lora_mode == "merged":
+        raise UsageError(
+            f"--lora-mode merged means nothing to {name}: the module runs its adapter beside it",
+            hint="leave --lora-mode out",
+        )
+    if name == "hf":
+        from flexinfer.backends.hf import HfBackend
+
+        return HfBackend(loaded, module, config, options, report)
+    if name == "hf-cb":
+        from flexinfer.backends.hf_cb import HfCbBackend
+
+        return HfCbBackend(loaded, module, config, options, report)
+    raise UsageError(
+        f"{name} has no live view of a trainer's weights", hint="take flex, hf or hf-cb"
+    )
+
+
+def _flex(
+    loaded: LoadedModel,
+    model: nn.Module,
+    config: EngineConfig,
+    lora_mode: LoraMode | None,
+    report: Report,
+) -> FlexBackend:
+    """Build an engine whose adapter, if any, is read from the trainer's module."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    from flexinfer.backends.flex import FlexBackend
+    from flexinfer.engine.engine import Engine
+    from flexinfer.weights.load import AdapterChoice
+
+    adapted = any(isinstance(child, BaseTunerLayer) for child in model.modules())
+    adapter = AdapterChoice(model, lora_mode) if adapted else None
+    return FlexBackend(Engine(replace(loaded, adapter=adapter), config, report), live=True)
+
+
+def _base(model: nn.Module) -> PreTrainedModel:
+    """Return the Hugging Face module in a PeftModel; raises UsageError for learned prompts."""
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+    base = model
+    if isinstance(model, PeftModel):
+        if model.active_peft_config.is_prompt_learning:
+            raise UsageError("learned prompts cannot be rolled out", hint="train a LoRA adapter")
+        base = model.get_base_model()
+    if not isinstance(base, PreTrainedModel):
+        raise UsageError(f"a {type(base).__name__} is no Hugging Face model")
+    return base

@@ -1,0 +1,17 @@
+"""What tests of rollouts share."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def quick_collection() -> Iterator[None]:
+    """Keep what is imported out of the collections that continuous batching runs at each stop."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
