@@ -17,7 +17,7 @@ from flexinfer.engine.programs import Programs
 from flexinfer.tasks.drift.report import DriftReport
 from flexinfer.tasks.drift.rig import Rig
 from flexinfer.tasks.drift.run import DriftConfig, run_drift
-from flexinfer.tasks.reference.linears import linears
+from flexinfer.tasks.reference.linears import is_packed, linears
 from flexinfer.weights.adapter import Adapter
 from flexinfer.weights.load import AdapterChoice
 from tests.support.engines import loaded, machinery
@@ -84,6 +84,17 @@ def merging_in_place(engine: Engine, module: PreTrainedModel) -> None:
             weight = linears(module)[name][1].weight
             delta = (pair.scale * pair.b @ pair.a).to(weight.dtype)
             weight.add_(delta).sub_(delta)
+
+    on_refresh(engine, refresh)
+
+
+def shaking_scales(engine: Engine, module: PreTrainedModel) -> None:
+    """Change one scale of one packed base weight by its last bit at a refresh."""
+
+    def refresh(real: Callable[..., None], source: Any) -> None:
+        real(source)
+        packed: Any = next(layer for _, layer in linears(module).values() if is_packed(layer))
+        packed.weight.quant_state.absmax[0] ^= 1
 
     on_refresh(engine, refresh)
 
