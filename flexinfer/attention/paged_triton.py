@@ -11,7 +11,7 @@ from flexinfer.attention.masks import Tiling
 from flexinfer.attention.spec import LayerSpec
 from flexinfer.kernels.fast.attention import paged_decode
 from flexinfer.kernels.fast.prefill import paged_prefill
-from flexinfer.kernels.fast.table import TileTable
+from flexinfer.kernels.fast.tiles.table import TileTable
 
 LEAST_KEYS = 16
 """Keys that a turn of decode attention has at least: tensor cores take no fewer."""

@@ -31,8 +31,8 @@ def merge_of(device: torch.device) -> Merge:
     """Return the form of the merge that serves a device."""
     if device.type != "cuda" or find_spec("triton") is None:
         return Merge()
-    from flexinfer.kernels.fast.merge import merge
-    from flexinfer.kernels.fast.nf4 import nf4_dequantise
+    from flexinfer.kernels.fast.lora.merge import merge
+    from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise
 
     return Merge(merge, nf4_dequantise)
 
@@ -69,9 +69,9 @@ def forms_of(choice: Choice, device: torch.device, invariant: bool = False) -> F
     if choice.name == "flex":
         return Forms(feed=sample_and_feed)
     from flexinfer.kernels.fast.gather import gather_rows
-    from flexinfer.kernels.fast.invariant import InvariantTable
     from flexinfer.kernels.fast.ops import TritonOps
-    from flexinfer.kernels.fast.table import TileTable
+    from flexinfer.kernels.fast.tiles.invariant import InvariantTable
+    from flexinfer.kernels.fast.tiles.table import TileTable
 
     tiles = TileTable.of_device(torch.cuda.get_device_name(device))
     if invariant:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flexinfer.attention.spec import LayerSpec
 from flexinfer.kernels.fast.ops import KNOWN
-from flexinfer.kernels.fast.tune import Shapes
+from flexinfer.kernels.fast.tuning.tune import Shapes
 from flexinfer.kernels.heads import HeadNorms, KVStore
 from flexinfer.kernels.linear import Dense, Group, Leaf, Packed, Separate
 from flexinfer.kernels.lora import Adapted

@@ -30,9 +30,9 @@ def tune_module(module: nn.Module, report: Report = quiet) -> tuple[str, ...]:
     if (obstacle := obstacle_of(decoder, weight)) is not None:
         raise EnvironmentUnfit(f"--tune has no own kernels to measure: {obstacle}")
     from flexinfer.engine.shapes import shapes_of
-    from flexinfer.kernels.fast.tile_store import check_writable, write
-    from flexinfer.kernels.fast.trials import CudaTimer
-    from flexinfer.kernels.fast.tune import tune
+    from flexinfer.kernels.fast.tiles.store import check_writable, write
+    from flexinfer.kernels.fast.tuning.trials import CudaTimer
+    from flexinfer.kernels.fast.tuning.tune import tune
 
     device = torch.cuda.get_device_name(weight.device)
     check_writable(device)

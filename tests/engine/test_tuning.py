@@ -18,11 +18,12 @@ from flexinfer.engine import tuning
 from flexinfer.engine.setup import set_up
 from flexinfer.engine.shapes import Lookups, shapes_of
 from flexinfer.errors import EnvironmentUnfit, WriteFailed
-from flexinfer.kernels.fast import tile_store, trials
-from flexinfer.kernels.fast.race import Trial
-from flexinfer.kernels.fast.table import TileTable
-from flexinfer.kernels.fast.tile_format import shipped
-from flexinfer.kernels.fast.tune import Processor, Shapes
+from flexinfer.kernels.fast.tiles import store
+from flexinfer.kernels.fast.tiles.format import shipped
+from flexinfer.kernels.fast.tiles.table import TileTable
+from flexinfer.kernels.fast.tuning import trials
+from flexinfer.kernels.fast.tuning.race import Trial
+from flexinfer.kernels.fast.tuning.tune import Processor, Shapes
 from flexinfer.kernels.linear import Leaf, Packed, Separate
 from flexinfer.kernels.lora import Adapted
 from flexinfer.kernels.nf4 import CODE, Nf4
@@ -148,7 +149,7 @@ def test_tiles_are_measured_kept_and_used() -> None:
     assert told[0][1:] == (0, 39)
     assert told[-1][1:] == (39, 39)
     assert "cuBLAS keeps 11 of 62 products" in said
-    assert said.endswith(f"kept in {tile_store.path_of(DEVICE)}")
+    assert said.endswith(f"kept in {store.path_of(DEVICE)}")
     table = TileTable.of_device(DEVICE)
     assert "tuned here on 20" in table.notices[0]
     assert table.matmul(1, 2560, 4096, split=True) is None

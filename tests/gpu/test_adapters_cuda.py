@@ -142,7 +142,7 @@ def test_graphs_are_eager_steps(family: str, mode: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("masters", [torch.bfloat16, torch.float32])
 def test_the_merge(masters: torch.dtype, dtype: torch.dtype) -> None:
-    from flexinfer.kernels.fast.merge import merge as fast_merge
+    from flexinfer.kernels.fast.lora.merge import merge as fast_merge
 
     torch.manual_seed(0)
     base = torch.randn(193, 320, device="cuda").to(dtype)

@@ -36,7 +36,7 @@ def kernels(backend: str) -> AttentionKernels:
         return DenseKernels(PAGE)
     if backend == "triton":
         from flexinfer.attention.paged_triton import TritonKernels
-        from flexinfer.kernels.fast.table import TileTable
+        from flexinfer.kernels.fast.tiles.table import TileTable
 
         return TritonKernels(PAGE, TileTable.of_device(torch.cuda.get_device_name()))
     options = (

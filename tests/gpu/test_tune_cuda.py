@@ -18,16 +18,17 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from flexinfer.engine.shapes import shapes_of
-from flexinfer.kernels.fast import candidates
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.gemm import Tile, gated_matmul, matmul
+from flexinfer.kernels.fast.gemm import gated_matmul, matmul
 from flexinfer.kernels.fast.glue import act_mul
-from flexinfer.kernels.fast.nf4 import nf4_gated_matmul, nf4_matmul
-from flexinfer.kernels.fast.race import Trial
-from flexinfer.kernels.fast.table import TileTable
-from flexinfer.kernels.fast.tile_format import well_formed
-from flexinfer.kernels.fast.trials import CudaTimer, close_to
-from flexinfer.kernels.fast.tune import Shapes, Tuned, tune
+from flexinfer.kernels.fast.nf4.matmul import nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tiles.format import well_formed
+from flexinfer.kernels.fast.tiles.table import TileTable
+from flexinfer.kernels.fast.tuning import candidates
+from flexinfer.kernels.fast.tuning.race import Trial
+from flexinfer.kernels.fast.tuning.trials import CudaTimer, close_to
+from flexinfer.kernels.fast.tuning.tune import Shapes, Tuned, tune
 from flexinfer.kernels.nf4 import CODE, Nf4
 from flexinfer.models.catalog import build_decoder
 from tests.support.cuda import LIMITS, wide_on_cuda
@@ -144,7 +145,7 @@ def test_a_tile_that_computes_something_else_is_none(timer: CudaTimer) -> None:
         return F.linear(x, w) * 1.1
 
     trial = Trial("products", (OUTPUTS, INPUTS), 16, Tile(16, 64, 128, 1, 4, 4, 0))
-    with torch.no_grad(), patch("flexinfer.kernels.fast.benches.matmul", wrong):
+    with torch.no_grad(), patch("flexinfer.kernels.fast.tuning.benches.matmul", wrong):
         assert timer(trial) is None
 
 

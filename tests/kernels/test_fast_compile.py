@@ -27,7 +27,7 @@ SMALLEST = 101_376
 """Shared memory of a block on sm_86 and sm_89, which run what is compiled for sm_80."""
 KERNELS = {
     name
-    for path in (ROOT / "flexinfer" / "kernels" / "fast").glob("*.py")
+    for path in (ROOT / "flexinfer" / "kernels" / "fast").rglob("*.py")
     for name in re.findall(r"^def (\w+_kernel)\(", path.read_text(), re.MULTILINE)
 }
 capabilities = pytest.mark.parametrize("capability", SHARED_LIMIT)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from flexinfer.kernels.fast.nf4_lut import SHUFFLE_ASM
+from flexinfer.kernels.fast.nf4.lut import SHUFFLE_ASM
 from flexinfer.kernels.nf4 import CODE
 
 Registers = dict[str, int]

@@ -25,12 +25,14 @@ from flexinfer.core.step import Chunk
 from flexinfer.engine.batch import prefill_batch
 from flexinfer.engine.programs import Programs
 from flexinfer.engine.setup import PAGE_SIZE, set_up
-from flexinfer.kernels.fast import candidates
 from flexinfer.kernels.fast.attention import DecodeTile, paged_decode
-from flexinfer.kernels.fast.gemm import Tile, gated_matmul, matmul
+from flexinfer.kernels.fast.gemm import gated_matmul, matmul
 from flexinfer.kernels.fast.launch import await_inputs
 from flexinfer.kernels.fast.prefill import PrefillTile, paged_prefill
-from flexinfer.kernels.fast.table import TileTable
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tiles.format import QUERIES
+from flexinfer.kernels.fast.tiles.table import TileTable
+from flexinfer.kernels.fast.tuning import candidates
 from flexinfer.kernels.sampler import SamplerKind
 from flexinfer.models.catalog import build_decoder
 from flexinfer.weights.load import LoadedModel
@@ -64,7 +66,7 @@ def capability_of(device: str) -> int:
 def shipped() -> dict[str, Any]:
     """Return the shipped tiles by device name."""
     found: dict[str, Any] = json.loads(
-        files("flexinfer.kernels.fast").joinpath("tiles.json").read_text()
+        files("flexinfer.kernels.fast.tiles").joinpath("tiles.json").read_text()
     )
     return found
 
@@ -255,7 +257,7 @@ def decode_rows(shape: str, rows: int, tile: list[int]) -> None:
 def prefill_tiles(H: int, G: int, D: int, tile: PrefillTile) -> None:
     """Launch prefill attention of eight tiles of queries."""
     pools = (half(1, G, 64 * PAGE, D), half(1, G, 64 * PAGE, D))
-    at = torch.empty(8, candidates.QUERIES, dtype=torch.int64, device=META)
+    at = torch.empty(8, QUERIES, dtype=torch.int64, device=META)
     table = torch.empty(8, 64, dtype=torch.int32, device=META)
     q_THD = half(at.numel(), H, D)
     paged_prefill(q_THD, pools, at, at, table, PAGE, None, D**-0.5, tile)

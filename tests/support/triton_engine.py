@@ -11,9 +11,9 @@ import torch
 from flexinfer.attention.choose import Choice
 from flexinfer.engine import setup
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
-from flexinfer.kernels.fast.table import TileTable
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tiles.table import TileTable
 
 
 class SmallTiles(TileTable):

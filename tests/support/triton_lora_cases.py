@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.lora import gated_tile, lora_linear, lora_matmul
-from flexinfer.kernels.fast.lora_add import lora_add, lora_gated
-from flexinfer.kernels.fast.merge import merge
+from flexinfer.kernels.fast.lora.add import lora_add, lora_gated
+from flexinfer.kernels.fast.lora.low import gated_tile, lora_linear, lora_matmul
+from flexinfer.kernels.fast.lora.merge import merge
+from flexinfer.kernels.fast.tile import Tile
 
 Case = tuple[str, Callable[[], None]]
 META = torch.device("meta")

@@ -10,11 +10,11 @@ from functools import partial
 
 import torch
 
-from flexinfer.kernels.fast import candidates
-from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.nf4 import nf4_dequantise, nf4_gated_matmul, nf4_matmul
-from flexinfer.kernels.fast.nf4_lora import nf4_lora_matmul
-from flexinfer.kernels.fast.table import TileTable
+from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
+from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tiles.table import TileTable
+from flexinfer.kernels.fast.tuning import candidates
 from flexinfer.kernels.nf4 import Nf4
 
 META = torch.device("meta")

@@ -10,43 +10,14 @@ Shape letters: M rows, N outputs, K inputs, S splits.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flexinfer.kernels.fast.act import capped, gelu_tanh, silu
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
-
-
-class Tile(NamedTuple):
-    """How a product is cut: BM x BN outputs a block, BK inputs a turn, `split` blocks along K.
-
-    `tma` 1: load tiles through the tensor memory accelerator (sm_90 and newer).
-    """
-
-    BM: int
-    BN: int
-    BK: int
-    split: int
-    warps: int
-    stages: int
-    tma: int
-
-
-@triton.jit
-def _load(source, row, col, rows, K, R: tl.constexpr, C: tl.constexpr, TMA: tl.constexpr):
-    """Return the tile [R, C] at (row, col) of a row-major [rows, K] matrix, zero beyond `rows`."""
-    if TMA:
-        tile = source.load([row, col])
-    else:
-        r = row + tl.arange(0, R)
-        at = source + r[:, None].to(tl.int64) * K + col + tl.arange(0, C)[None, :]
-        tile = tl.load(at, mask=r[:, None] < rows, other=0.0)
-    return tile
+from flexinfer.kernels.fast.tile import Tile, load_block, operands
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -65,8 +36,8 @@ def matmul_kernel(
     acc = tl.zeros([BM, BN], dtype=tl.float32)
     await_inputs(PDL)
     for k in tl.range(0, per, BK, num_stages=STAGES):
-        weights = _load(w, n0, part * per + k, N, K, BN, BK, TMA)
-        rows = _load(x, m0, part * per + k, M, K, BM, BK, TMA)
+        weights = load_block(w, n0, part * per + k, N, K, BN, BK, TMA)
+        rows = load_block(x, m0, part * per + k, M, K, BM, BK, TMA)
         acc = tl.dot(rows, weights.T, acc, input_precision="ieee")
     release_next(PDL)
     m = m0 + tl.arange(0, BM)
@@ -90,9 +61,11 @@ def gated_kernel(
     up = tl.zeros([BM, BN], dtype=tl.float32)
     await_inputs(PDL)
     for k in tl.range(0, K, BK, num_stages=STAGES):
-        rows = _load(x, m0, k, M, K, BM, BK, TMA)
-        gate = tl.dot(rows, _load(w, n0, k, 2 * N, K, BN, BK, TMA).T, gate, input_precision="ieee")
-        up = tl.dot(rows, _load(w, N + n0, k, 2 * N, K, BN, BK, TMA).T, up, input_precision="ieee")
+        rows = load_block(x, m0, k, M, K, BM, BK, TMA)
+        weights = load_block(w, n0, k, 2 * N, K, BN, BK, TMA)
+        gate = tl.dot(rows, weights.T, gate, input_precision="ieee")
+        weights = load_block(w, N + n0, k, 2 * N, K, BN, BK, TMA)
+        up = tl.dot(rows, weights.T, up, input_precision="ieee")
     release_next(PDL)
     dtype: tl.constexpr = out.dtype.element_ty
     gate = gate.to(dtype).to(tl.float32)
@@ -123,7 +96,7 @@ def matmul(x_MK: Tensor, w_NK: Tensor, tile: Tile, softcap: float = 0.0) -> Tens
     pdl = dependent(x_MK, M)
     grid = (triton.cdiv(N, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     matmul_kernel[grid](
-        *_operands(x_MK, w_NK, tile), out, M, N, K, K // tile.split, tile.BM, tile.BN, tile.BK,
+        *operands(x_MK, w_NK, tile), out, M, N, K, K // tile.split, tile.BM, tile.BN, tile.BK,
         tile.tma, tile.stages, softcap, pdl, num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
@@ -142,18 +115,8 @@ def gated_matmul(x_MK: Tensor, w_2NK: Tensor, activation: str, tile: Tile) -> Te
     assert w_2NK.stride() == (K, 1), "weights must be row-major"
     out, pdl = x_MK.new_empty(M, N), dependent(x_MK, M)
     gated_kernel[(N // tile.BN, triton.cdiv(M, tile.BM))](
-        *_operands(x_MK, w_2NK, tile), out, M, N, K, tile.BM, tile.BN, tile.BK,
+        *operands(x_MK, w_2NK, tile), out, M, N, K, tile.BM, tile.BN, tile.BK,
         activation == "gelu_pytorch_tanh", tile.tma, tile.stages, pdl,
         num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
-
-
-def _operands(x_MK: Tensor, w_NK: Tensor, tile: Tile) -> tuple[object, object]:
-    """Return what the kernel loads from: descriptors with TMA, the tensors without."""
-    if not tile.tma:
-        return x_MK, w_NK
-    return (
-        TensorDescriptor.from_tensor(x_MK, [tile.BM, tile.BK]),
-        TensorDescriptor.from_tensor(w_NK, [tile.BN, tile.BK]),
-    )

@@ -11,16 +11,17 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from flexinfer.kernels.fast.embed import embed, layer_inputs, rope_tables
-from flexinfer.kernels.fast.gemm import Tile, gated_matmul, matmul
+from flexinfer.kernels.fast.gemm import gated_matmul, matmul
 from flexinfer.kernels.fast.glue import act_mul, softcap
-from flexinfer.kernels.fast.lora import gated_tile, lora_linear, lora_matmul
-from flexinfer.kernels.fast.lora_add import lora_add, lora_gated
-from flexinfer.kernels.fast.nf4 import nf4_dequantise, nf4_gated_matmul, nf4_matmul
-from flexinfer.kernels.fast.nf4_lora import nf4_lora_matmul
+from flexinfer.kernels.fast.lora.add import lora_add, lora_gated
+from flexinfer.kernels.fast.lora.low import gated_tile, lora_linear, lora_matmul
+from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
+from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
 from flexinfer.kernels.fast.norms import add_norm, post_norm
 from flexinfer.kernels.fast.per_layer import gate_fits, input_gate
 from flexinfer.kernels.fast.rope_write import rope_write
-from flexinfer.kernels.fast.table import TileTable
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tiles.table import TileTable
 from flexinfer.kernels.heads import HeadNorms, KVStore
 from flexinfer.kernels.linear import Dense, Group, Leaf, Packed, Separate
 from flexinfer.kernels.lora import Adapted

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from flexinfer.kernels.fast import benches, candidates
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.benches import Bench, Benches
-from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.race import Trial
-from flexinfer.kernels.fast.trials import close_to
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tuning import benches, candidates
+from flexinfer.kernels.fast.tuning.benches import Bench, Benches
+from flexinfer.kernels.fast.tuning.race import Trial
+from flexinfer.kernels.fast.tuning.trials import close_to
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flexinfer.kernels.fast.gemm import Tile, gated_matmul, matmul
+from flexinfer.kernels.fast.gemm import gated_matmul, matmul
+from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.mlp import gated
 from tests.support.triton_interpreter import close, normal
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from flexinfer.attention.paged import Pages
-from flexinfer.kernels.fast.invariant import ROWS, InvariantTable
 from flexinfer.kernels.fast.ops import TritonOps
-from flexinfer.kernels.fast.table import TileTable
+from flexinfer.kernels.fast.tiles.invariant import ROWS, InvariantTable
+from flexinfer.kernels.fast.tiles.table import TileTable
 from flexinfer.kernels.heads import HeadNorms
 from flexinfer.kernels.ops import PlainOps
 from flexinfer.kernels.rope import rope_tables

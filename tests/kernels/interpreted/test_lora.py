@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.lora import gated_tile, lora_linear, lora_matmul
-from flexinfer.kernels.fast.lora_add import BR, lora_add, lora_gated
+from flexinfer.kernels.fast.lora.add import BR, lora_add, lora_gated
+from flexinfer.kernels.fast.lora.low import gated_tile, lora_linear, lora_matmul
+from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.linear import Dense
 from flexinfer.kernels.lora import Adapted
 from flexinfer.kernels.mlp import gated

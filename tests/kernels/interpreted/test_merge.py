@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flexinfer.kernels import lora
-from flexinfer.kernels.fast.merge import BK, BN, merge
+from flexinfer.kernels.fast.lora.merge import BK, BN, merge
 from tests.support.triton_interpreter import DTYPES, close, normal
 
 SCALE = 1.75

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flexinfer.kernels.fast import candidates
-from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.nf4 import nf4_dequantise, nf4_gated_matmul, nf4_matmul
-from flexinfer.kernels.fast.nf4_lora import nf4_lora_matmul
+from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
+from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tuning import candidates
 from flexinfer.kernels.mlp import gated
 from flexinfer.kernels.nf4 import CODE, Nf4
 from tests.support.triton_interpreter import DTYPES, close, normal

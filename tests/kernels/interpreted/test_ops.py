@@ -10,7 +10,7 @@ import torch
 
 from flexinfer.attention.paged import Pages
 from flexinfer.kernels.fast.ops import GATE_ROWS, TritonOps
-from flexinfer.kernels.fast.table import TileTable
+from flexinfer.kernels.fast.tiles.table import TileTable
 from flexinfer.kernels.heads import HeadNorms
 from flexinfer.kernels.linear import Dense, Group, Packed, Separate
 from flexinfer.kernels.mlp import ACTIVATIONS

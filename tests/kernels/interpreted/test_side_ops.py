@@ -12,7 +12,7 @@ from torch import Tensor
 from flexinfer.attention.paged import Pages
 from flexinfer.kernels.fast import ops as fast
 from flexinfer.kernels.fast.ops import SIDE_ROWS, TritonOps
-from flexinfer.kernels.fast.table import TileTable
+from flexinfer.kernels.fast.tiles.table import TileTable
 from flexinfer.kernels.heads import HeadNorms
 from flexinfer.kernels.linear import Dense, Packed
 from flexinfer.kernels.lora import Adapted
@@ -25,7 +25,7 @@ INPUTS, WIDTH = 64, 48
 NORMS = HeadNorms(normal(16, seed=5), normal(16, seed=6), v=True, eps=1e-6, late=True)
 TUNED: Mapping[str, Any] = {
     "matmul": {f"{n}x{INPUTS}": {"64": [16, 16, 16, 2, 4, 3, 0]} for n in (WIDTH, 96, 144)},
-    "nf4": {f"{n}x{INPUTS}": {"64": [16, 16, 64, 1, 4, 3, 0, 2]} for n in (WIDTH, 96, 144)},
+    "nf4": {f"{n}x{INPUTS}": {"64": [16, 16, 64, 1, 4, 3, 0]} for n in (WIDTH, 96, 144)},
     "gated": {f"{WIDTH}x{INPUTS}": {"64": [16, 16, 32, 1, 4, 3, 0]}},
 }
 

@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flexinfer.kernels.fast.attention import paged_decode
-from flexinfer.kernels.fast.candidates import QUERIES
 from flexinfer.kernels.fast.gemm import gated_matmul, matmul
 from flexinfer.kernels.fast.glue import act_mul
-from flexinfer.kernels.fast.nf4 import nf4_dequantise, nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
 from flexinfer.kernels.fast.norms import add_norm
 from flexinfer.kernels.fast.prefill import paged_prefill
-from flexinfer.kernels.fast.race import Trial
-from flexinfer.kernels.fast.table import TileTable
+from flexinfer.kernels.fast.tiles.format import QUERIES
+from flexinfer.kernels.fast.tiles.table import TileTable
+from flexinfer.kernels.fast.tuning.race import Trial
 from flexinfer.kernels.nf4 import BLOCK, CODE, Nf4
 
 PAGE = 32

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from triton.errors import TritonError
 
-from flexinfer.kernels.fast.benches import Bench, Benches
-from flexinfer.kernels.fast.graph_clock import GraphClock
-from flexinfer.kernels.fast.race import Trial
-from flexinfer.kernels.fast.tune import Processor
+from flexinfer.kernels.fast.tuning.benches import Bench, Benches
+from flexinfer.kernels.fast.tuning.graph_clock import GraphClock
+from flexinfer.kernels.fast.tuning.race import Trial
+from flexinfer.kernels.fast.tuning.tune import Processor
 
 TOLERANCE = 0.02
 """Allowed error of a result, relative to its size: several roundings to bf16."""

@@ -1,4 +1,4 @@
-"""A side path's product down to the ranks beside that of packed NF4 weights: as lora.py does it.
+"""A side path's product down to the ranks beside that of packed NF4 weights: as lora/low.py does.
 
 Shape letters: M rows, N outputs, K inputs, R ranks (of all members of a group), S splits.
 """
@@ -9,11 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flexinfer.kernels.fast.gemm import Tile, _load
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
-from flexinfer.kernels.fast.lora import _room
-from flexinfer.kernels.fast.nf4 import _inputs, _share, _store, _turn
-from flexinfer.kernels.fast.nf4_tile import (
+from flexinfer.kernels.fast.lora.low import room
+from flexinfer.kernels.fast.nf4.tile import (
     DTYPES,
     check_nf4,
     joins,
@@ -21,6 +19,8 @@ from flexinfer.kernels.fast.nf4_tile import (
     nf4_operands,
     words_of,
 )
+from flexinfer.kernels.fast.nf4.turns import inputs_of, share, store_block, turn
+from flexinfer.kernels.fast.tile import Tile, load_block
 from flexinfer.kernels.nf4 import Nf4
 
 
@@ -33,13 +33,13 @@ def _low_share(
     """Add to acc [BN, BM] the products with rows of `a`, read as `x` is."""
     WORD: tl.constexpr = 1 if JOIN else 2
     for k in tl.range(first, first + per, BK, num_stages=STAGES):
-        low = _load(a, r0, k // WORD, R, K // WORD, BN, BK // WORD, 0)
-        inputs = _load(x, m0, k // WORD, M, K // WORD, BM, BK // WORD, TMA)
+        low = load_block(a, r0, k // WORD, R, K // WORD, BN, BK // WORD, 0)
+        inputs = load_block(x, m0, k // WORD, M, K // WORD, BM, BK // WORD, TMA)
         if JOIN:
             acc = tl.dot(low, inputs.T, acc, input_precision="ieee")
         else:
-            even, odd = _inputs(low, dtype)
-            acc = _turn(acc, even, odd, inputs, JOIN, dtype)
+            even, odd = inputs_of(low, dtype)
+            acc = turn(acc, even, odd, inputs, JOIN, dtype)
     return acc
 
 
@@ -49,7 +49,7 @@ def nf4_lora_kernel(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr, STAGES: tl.constexpr,
     LUT: tl.constexpr, JOIN: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """out[s, m] = x[m] w^T, then x[m] a^T, over share s: see lora.lora_matmul_kernel."""
+    """out[s, m] = x[m] w^T, then x[m] a^T, over share s: see lora.low.lora_matmul_kernel."""
     n0 = tl.program_id(0) * BN
     part = tl.program_id(1)
     m0 = tl.program_id(2) * BM
@@ -63,18 +63,18 @@ def nf4_lora_kernel(
             acc, x, a, r0, m0, part * per, per, M, R, K, BM, BN, BK, TMA, STAGES, JOIN, dtype
         )
     else:
-        acc = _share(
+        acc = share(
             acc, x, w, absmax, code, n0, m0, part * per, per, M, N, K,
             BM, BN, BK, TMA, STAGES, LUT, JOIN, dtype,
         )  # fmt: skip
     release_next(PDL)
-    _store(acc, out, m0, row, column, part, M, rows, stride, BM, BN)
+    store_block(acc, out, m0, row, column, part, M, rows, stride, BM, BN)
 
 
 def nf4_lora_matmul(x_MK: Tensor, leaf: Nf4, a_RK: Tensor, tile: Tile) -> Tensor:
     """Return x w^T and x a^T side by side, [S, M, N + R]: fp32 partial sums where S > 1.
 
-    See `nf4_matmul`, and lora.lora_matmul for what consumes it.
+    See `nf4_matmul`, and lora.low.lora_matmul for what consumes it.
     """
     (M, K), N, R = x_MK.shape, leaf.rows, len(a_RK)
     check_nf4(x_MK, leaf, tile)
@@ -82,7 +82,7 @@ def nf4_lora_matmul(x_MK: Tensor, leaf: Nf4, a_RK: Tensor, tile: Tile) -> Tensor
     assert a_RK.stride() == (K, 1), "A must be row-major"
     assert N % tile.BN == 0 or not tile.tma, (N, tile)
     joined = joins(tile)
-    out, pdl = _room(x_MK, N + R, tile.split), dependent(x_MK, M)
+    out, pdl = room(x_MK, N + R, tile.split), dependent(x_MK, M)
     grid = (triton.cdiv(N, tile.BN) + triton.cdiv(R, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     nf4_lora_kernel[grid](
         *nf4_operands(x_MK, leaf, tile, joined), leaf.absmax, leaf.code, words_of(a_RK, joined),

@@ -7,11 +7,11 @@ None says that cuBLAS won. Rows beyond the last measured count, and unknown shap
 from __future__ import annotations
 
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.nf4_tile import pairs, untuned
+from flexinfer.kernels.fast.nf4.tile import pairs, untuned
 from flexinfer.kernels.fast.prefill import PrefillTile
-from flexinfer.kernels.fast.tile_format import Entries, merged, shipped
-from flexinfer.kernels.fast.tile_store import Stored, read
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tiles.format import Entries, merged, shipped
+from flexinfer.kernels.fast.tiles.store import Stored, read
 
 
 class TileTable:
@@ -57,7 +57,7 @@ class TileTable:
     def nf4(self, rows: int, outputs: int, inputs: int, *, split: bool) -> Tile | None:
         """Return the tile of a product with 4-bit weights, None for cuBLAS, dequantised before.
 
-        Shapes that were not measured get a default tile up to nf4.ROWS rows.
+        Shapes that were not measured get a default tile up to nf4.tile.ROWS rows.
         """
         kind, shape = "nf4" if split else "nf4-whole", f"{outputs}x{inputs}"
         if self._entries.get(kind, {}).get(shape):

@@ -7,10 +7,10 @@ to a tile that is faster by more than the noise, in a second pair of trials too.
 Most of the time goes into compiling, so few geometries of products with 4-bit weights are tried,
 which all shapes share.
 
-tiles.json is made of what this finds. On the device, with an empty tile_store, run
+tiles.json is made of what this finds. On the device, with an empty tiles.store, run
 `flexinfer bench --tune --load-format dummy --model M` for each of qwen3-4b, llama-3.2-3b-instruct
 and gemma-4-E2B-it: their shapes gather in one file, whose path is said. Then
-`python -m flexinfer.kernels.fast.tile_store FILE > new.json` prints the shipped table with them in
+`python -m flexinfer.kernels.fast.tiles.store FILE > new.json` prints the shipped table with them in
 it, to replace tiles.json; a device that is new there needs its compute capability in
 tests/support/triton_cases.py.
 """
@@ -22,9 +22,9 @@ from math import inf
 from typing import Any, NamedTuple
 
 from flexinfer.config import Report, quiet
-from flexinfer.kernels.fast import candidates
-from flexinfer.kernels.fast.race import Race, Timer
-from flexinfer.kernels.fast.tile_format import merged
+from flexinfer.kernels.fast.tiles.format import merged
+from flexinfer.kernels.fast.tuning import candidates
+from flexinfer.kernels.fast.tuning.race import Race, Timer
 
 PRODUCT_ROWS = (1, 16, 32, 64, 128, 256)
 SIDE_ROWS = (1, 16, 32, 64)

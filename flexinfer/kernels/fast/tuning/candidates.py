@@ -1,8 +1,7 @@
 """Which tiles are worth a trial: families of tiles that differ in how far they split, by kind.
 
 The geometries are those that won, or came close, on devices measured so far. A split is on the
-ladder while it divides the inputs and the blocks do not outnumber the device by far. `fits` says
-what the kernels themselves demand of a tile.
+ladder while it divides the inputs and the blocks do not outnumber the device by far.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tiles.format import LEAST_KEYS, fits
 
 SPLITS = (1, 2, 3, 4, 5, 6, 8)
 DECODE_SPLITS = (1, 2, 4, 8, 16)
@@ -22,10 +22,6 @@ MOST_WAVES = 5.3
 """Blocks, in multiples of the multiprocessors, beyond which a split only adds partial sums."""
 WIDEST_SPLIT = 16384
 """Outputs up to which a product with 4-bit weights is split; wider ones fill any device."""
-QUERIES = 128
-"""Queries of a prefill tile, as the engine cuts them: BM must divide it."""
-LEAST_KEYS = 16
-"""Keys of a turn, and rows and columns of any block: tensor cores take no fewer."""
 
 PRODUCT = {
     16: ((16, 256, 4, 4), (32, 256, 4, 3), (64, 128, 4, 4), (64, 128, 8, 4), (128, 64, 4, 4),
@@ -190,27 +186,3 @@ def prefill(head_dim: int) -> list[Family]:
 def _of_width(table: dict[int, Any], head_dim: int) -> Any:
     """Return what `table` has for heads of this width."""
     return table[min((width for width in table if width >= head_dim), default=max(table))]
-
-
-def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
-    """Return whether the kernel of `kind` takes `tile`, at (outputs, inputs) if it is a product.
-
-    Whether it fits the device's shared memory is for a trial to find.
-    """
-    if not 1 <= tile.stages <= 8 or tile.warps not in (1, 2, 4, 8, 16):
-        return False
-    if isinstance(tile, PrefillTile):
-        return _block(tile.BM) and _block(tile.BN) and QUERIES % tile.BM == 0
-    if isinstance(tile, DecodeTile):
-        return _block(tile.BN) and tile.split >= 1
-    N, K = shape
-    sound = _block(tile.BM) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
-    divides = sound and N % tile.BN == 0 and K % (tile.split * tile.BK) == 0
-    if kind.startswith("nf4") and tile.BK % 64:
-        return False
-    return divides and tile.tma in (0, 1) and (kind in ("matmul", "nf4") or tile.split == 1)
-
-
-def _block(size: int) -> bool:
-    """Return whether a block may have this size."""
-    return LEAST_KEYS <= size <= 512 and size & (size - 1) == 0

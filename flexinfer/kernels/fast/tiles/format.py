@@ -9,9 +9,8 @@ from importlib.resources import files
 from typing import Any
 
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.candidates import fits
-from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
+from flexinfer.kernels.fast.tile import Tile
 
 KINDS: Mapping[str, Any] = {
     "matmul": Tile, "whole": Tile, "gated": Tile, "decode": DecodeTile, "prefill": PrefillTile,
@@ -22,13 +21,17 @@ NUMBERS = {
     "nf4": 2, "nf4-whole": 2, "nf4-gated": 2,
 }  # fmt: skip
 """Numbers in the name of a shape, such as `2560x4096`."""
+QUERIES = 128
+"""Queries of a prefill tile, as the engine cuts them: BM must divide it."""
+LEAST_KEYS = 16
+"""Keys of a turn, and rows and columns of any block: tensor cores take no fewer."""
 Entries = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Tiles of one device."""
 
 
 def shipped() -> dict[str, Any]:
     """Return the tiles that come with the package, by device."""
-    text = files("flexinfer.kernels.fast").joinpath("tiles.json").read_text(encoding="utf-8")
+    text = files("flexinfer.kernels.fast.tiles").joinpath("tiles.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
 
@@ -98,3 +101,27 @@ def as_text(document: Any) -> str:
     """Return JSON with every tile on one line."""
     spread = json.dumps(document, indent=1)
     return re.sub(r"\[[^][{}]*\]", lambda tile: json.dumps(json.loads(tile[0])), spread) + "\n"
+
+
+def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
+    """Return whether the kernel of `kind` takes `tile`, at (outputs, inputs) if it is a product.
+
+    Whether it fits the device's shared memory is for a trial to find.
+    """
+    if not 1 <= tile.stages <= 8 or tile.warps not in (1, 2, 4, 8, 16):
+        return False
+    if isinstance(tile, PrefillTile):
+        return _block(tile.BM) and _block(tile.BN) and QUERIES % tile.BM == 0
+    if isinstance(tile, DecodeTile):
+        return _block(tile.BN) and tile.split >= 1
+    N, K = shape
+    sound = _block(tile.BM) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
+    divides = sound and N % tile.BN == 0 and K % (tile.split * tile.BK) == 0
+    if kind.startswith("nf4") and tile.BK % 64:
+        return False
+    return divides and tile.tma in (0, 1) and (kind in ("matmul", "nf4") or tile.split == 1)
+
+
+def _block(size: int) -> bool:
+    """Return whether a block may have this size."""
+    return LEAST_KEYS <= size <= 512 and size & (size - 1) == 0

@@ -13,12 +13,12 @@ pytest.importorskip("triton")
 
 from flexinfer.attention.choose import TRITON_HEAD_DIMS
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
-from flexinfer.kernels.fast.table import TileTable
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tiles.table import TileTable
 
 SHIPPED: dict[str, Any] = json.loads(
-    files("flexinfer.kernels.fast").joinpath("tiles.json").read_text()
+    files("flexinfer.kernels.fast.tiles").joinpath("tiles.json").read_text()
 )
 PRODUCTS = ("matmul", "whole", "gated")
 NF4 = ("nf4", "nf4-whole", "nf4-gated")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, NamedTuple
 
-from flexinfer.kernels.fast.candidates import Family
+from flexinfer.kernels.fast.tuning.candidates import Family
 
 MARGIN = 0.985
 """A tile is taken where its time is below this part of cuBLAS's: two runs differ by less."""

@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.nf4_lut import PLAIN, SHUFFLE
+from flexinfer.kernels.fast.nf4.lut import PLAIN, SHUFFLE
+from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.nf4 import Nf4
 
 ROWS = 64

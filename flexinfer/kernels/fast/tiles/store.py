@@ -2,7 +2,7 @@
 
 `$XDG_CACHE_HOME/flexinfer/tiles/<device>.json` (default `~/.cache`); its `tiles` are a device's
 entries as tiles.json has them. Every run of `flexinfer bench --tune` adds the shapes of its model.
-As a program, `python -m flexinfer.kernels.fast.tile_store FILE...` prints tiles.json with the
+As a program, `python -m flexinfer.kernels.fast.tiles.store FILE...` prints tiles.json with the
 tiles of such files in it.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import triton
 
 from flexinfer.errors import WriteFailed
-from flexinfer.kernels.fast.tile_format import (
+from flexinfer.kernels.fast.tiles.format import (
     Entries,
     as_text,
     in_order,

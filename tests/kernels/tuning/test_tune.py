@@ -9,12 +9,12 @@ import pytest
 
 pytest.importorskip("triton")
 
-from flexinfer.kernels.fast import candidates
-from flexinfer.kernels.fast.candidates import Family
-from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.race import Race, Trial
-from flexinfer.kernels.fast.tile_format import well_formed
-from flexinfer.kernels.fast.tune import (
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tiles.format import well_formed
+from flexinfer.kernels.fast.tuning import candidates
+from flexinfer.kernels.fast.tuning.candidates import Family
+from flexinfer.kernels.fast.tuning.race import Race, Trial
+from flexinfer.kernels.fast.tuning.tune import (
     DECODE_ROWS,
     NF4_ROWS,
     PRODUCT_ROWS,

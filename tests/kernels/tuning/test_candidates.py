@@ -11,13 +11,13 @@ pytest.importorskip("triton")
 
 from flexinfer.attention.choose import TRITON_HEAD_DIMS
 from flexinfer.engine.setup import TILE
-from flexinfer.kernels.fast import candidates
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.candidates import Family, fits
-from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
-from flexinfer.kernels.fast.tile_format import shipped
-from flexinfer.kernels.fast.tune import DECODE_ROWS, NF4_ROWS, PRODUCT_ROWS
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tiles.format import QUERIES, fits, shipped
+from flexinfer.kernels.fast.tuning import candidates
+from flexinfer.kernels.fast.tuning.candidates import Family
+from flexinfer.kernels.fast.tuning.tune import DECODE_ROWS, NF4_ROWS, PRODUCT_ROWS
 
 SHAPES = [(6144, 2560), (256, 1536), (1536, 256), (128_256, 3072), (2560, 9728), (49_152, 576)]
 SMS = 132
@@ -103,7 +103,7 @@ def test_attention_tried_is_what_the_kernels_take(head_dim: int) -> None:
     for (tile,), _ in candidates.prefill(head_dim):
         assert fits("prefill", (), tile)
         assert TILE["cuda"] % tile.BM == 0
-    assert TILE["cuda"] == candidates.QUERIES
+    assert TILE["cuda"] == QUERIES
 
 
 def test_decode_of_many_rows_is_not_split_and_of_one_much() -> None:

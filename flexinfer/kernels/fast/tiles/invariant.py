@@ -8,9 +8,9 @@ which picks its kernel by the number of rows.
 from __future__ import annotations
 
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.gemm import Tile
-from flexinfer.kernels.fast.table import TileTable
-from flexinfer.kernels.fast.tile_format import Entries
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tiles.format import Entries
+from flexinfer.kernels.fast.tiles.table import TileTable
 
 ROWS = 64
 

@@ -2,7 +2,7 @@
 
 A small product of its own would pay a launch and fill no device. Here the grid of the base's
 product has a few blocks more, which multiply by A instead of W: A is read where it lies. What adds
-B is in lora_add.py.
+B is in add.py.
 
 Shape letters: M rows, N outputs, K inputs, R ranks (of all members of a group), S splits.
 """
@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flexinfer.kernels.fast.gemm import Tile, _load, _operands
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
+from flexinfer.kernels.fast.tile import Tile, load_block, operands
 
 ALIGNMENT = 16
 """Rows of a result start at multiples of this many numbers, so that whole vectors are stored."""
@@ -42,8 +42,8 @@ def lora_matmul_kernel(
     acc = tl.zeros([BM, BN], dtype=tl.float32)
     await_inputs(PDL)
     for k in tl.range(0, per, BK, num_stages=STAGES):
-        weights = _load(source, row, part * per + k, rows, K, BN, BK, TMA)
-        inputs = _load(x, m0, part * per + k, M, K, BM, BK, TMA)
+        weights = load_block(source, row, part * per + k, rows, K, BN, BK, TMA)
+        inputs = load_block(x, m0, part * per + k, M, K, BM, BK, TMA)
         acc = tl.dot(inputs, weights.T, acc, input_precision="ieee")
     release_next(PDL)
     m = m0 + tl.arange(0, BM)
@@ -65,12 +65,12 @@ def lora_matmul(x_MK: Tensor, w_NK: Tensor, a_RK: Tensor, tile: Tile) -> Tensor:
     assert x_MK.is_contiguous(), "rows must be contiguous"
     assert w_NK.stride() == (K, 1), "weights must be row-major"
     assert a_RK.stride() == (K, 1), "A must be row-major"
-    out = _room(x_MK, N + R, tile.split)
+    out = room(x_MK, N + R, tile.split)
     pdl = dependent(x_MK, M)
     low = TensorDescriptor.from_tensor(a_RK, [tile.BN, tile.BK]) if tile.tma else a_RK
     grid = (triton.cdiv(N, tile.BN) + triton.cdiv(R, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     lora_matmul_kernel[grid](
-        *_operands(x_MK, w_NK, tile), low, out, M, N, R, K, K // tile.split, out.stride(1),
+        *operands(x_MK, w_NK, tile), low, out, M, N, R, K, K // tile.split, out.stride(1),
         tile.BM, tile.BN, tile.BK, tile.tma, tile.stages, pdl,
         num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
@@ -80,13 +80,13 @@ def lora_matmul(x_MK: Tensor, w_NK: Tensor, a_RK: Tensor, tile: Tile) -> Tensor:
 def lora_linear(x_MK: Tensor, w_NK: Tensor, a_RK: Tensor) -> Tensor:
     """Return what `lora_matmul` does, [1, M, N + R], by cuBLAS: where no tile is faster."""
     N = len(w_NK)
-    out = _room(x_MK, N + len(a_RK), 1)
+    out = room(x_MK, N + len(a_RK), 1)
     torch.mm(x_MK, w_NK.t(), out=out[0, :, :N])
     torch.mm(x_MK, a_RK.t(), out=out[0, :, N:])
     return out
 
 
-def _room(x_MK: Tensor, columns: int, split: int) -> Tensor:
+def room(x_MK: Tensor, columns: int, split: int) -> Tensor:
     """Return [split, M, columns] with aligned rows, fp32 for partial sums."""
     dtype = x_MK.dtype if split == 1 else torch.float32
     stride = -(-columns // ALIGNMENT) * ALIGNMENT

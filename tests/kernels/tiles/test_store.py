@@ -11,17 +11,17 @@ import pytest
 pytest.importorskip("triton")
 
 from flexinfer.errors import WriteFailed
-from flexinfer.kernels.fast.gemm import Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
-from flexinfer.kernels.fast.table import TileTable
-from flexinfer.kernels.fast.tile_format import as_text, in_order, shipped, well_formed
-from flexinfer.kernels.fast.tile_store import (
+from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.tiles.format import as_text, in_order, shipped, well_formed
+from flexinfer.kernels.fast.tiles.store import (
     check_writable,
     path_of,
     read,
     shipped_with,
     write,
 )
+from flexinfer.kernels.fast.tiles.table import TileTable
 
 DEVICE = "Some GPU (80 GB)/x"
 H200 = "NVIDIA H200"

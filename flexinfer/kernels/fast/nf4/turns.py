@@ -1,0 +1,99 @@
+"""What a turn of a product with packed NF4 weights does, inside kernels: load, look up, multiply.
+
+A byte holds the weights of inputs 2j (high half) and 2j + 1, so a turn makes two products: of the
+even inputs with the high halves and of the odd ones with the low. `x` is read as words of two
+inputs, which come apart in registers, so neither side is rearranged. Where a block has a warp group
+(4 warps, 64 outputs) the halves are joined in registers instead: then `x` goes from global to
+shared memory and from there to the tensor cores as it is, which many rows gain from.
+
+Shape letters: M rows, N outputs, K inputs, G blocks of 64 inputs.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from flexinfer.kernels.fast.nf4.lut import halves
+from flexinfer.kernels.fast.tile import load_block
+
+
+@triton.jit
+def inputs_of(words, dtype: tl.constexpr):
+    """Return the even and the odd inputs of words of two."""
+    if dtype == tl.float32:
+        even, odd = words.to(tl.int32), (words >> 32).to(tl.int32)
+    else:
+        even, odd = words.to(tl.int16), (words >> 16).to(tl.int16)
+    return even.to(dtype, bitcast=True), odd.to(dtype, bitcast=True)
+
+
+@triton.jit
+def weights_of(
+    w, absmax, code, n0, k, N, K, BN: tl.constexpr, BK: tl.constexpr,
+    LUT: tl.constexpr, dtype: tl.constexpr, TMA: tl.constexpr,
+):  # fmt: skip
+    """Return the weights [BN, BK / 2] of even and of odd inputs from input `k` on."""
+    G: tl.constexpr = BK // 64
+    bytes_ = load_block(w, n0, k // 2, N, K // 2, BN, BK // 2, TMA)
+    n = n0 + tl.arange(0, BN)
+    at = absmax + n[:, None].to(tl.int64) * (K // 64) + k // 64 + tl.arange(0, G)[None, :]
+    scale = tl.load(at, mask=n[:, None] < N, other=0.0)
+    return halves(bytes_, scale, code, BN, G, LUT, dtype)
+
+
+@triton.jit
+def pairs_of(
+    w, absmax, code, n0, k, N, K, BN: tl.constexpr, BK: tl.constexpr, LUT: tl.constexpr,
+    dtype: tl.constexpr,
+):  # fmt: skip
+    """Return the weights [2 BN, BK / 2] of gate and up, whose rows alternate, as `weights_of` does.
+
+    So a block of few outputs still has the rows that a warp group takes.
+    """
+    G: tl.constexpr = BK // 64
+    i = tl.arange(0, 2 * BN)
+    n = (n0 + i // 2 + i % 2 * N)[:, None].to(tl.int64)
+    bytes_ = tl.load(w + n * (K // 2) + k // 2 + tl.arange(0, BK // 2)[None, :])
+    scale = tl.load(absmax + n * (K // 64) + k // 64 + tl.arange(0, G)[None, :])
+    return halves(bytes_, scale, code, 2 * BN, G, LUT, dtype)
+
+
+@triton.jit
+def turn(acc, even, odd, x, JOIN: tl.constexpr, dtype: tl.constexpr):
+    """Add to acc [BN, BM] the products of even and odd weights with inputs [BM, BK], or words."""
+    if JOIN:
+        joined = tl.reshape(tl.join(even, odd), [even.shape[0], 2 * even.shape[1]])
+        acc = tl.dot(joined, x.T, acc, input_precision="ieee")
+    else:
+        x_even, x_odd = inputs_of(x, dtype)
+        acc = tl.dot(even, x_even.T, acc, input_precision="ieee")
+        acc = tl.dot(odd, x_odd.T, acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit
+def share(
+    acc, x, w, absmax, code, n0, m0, first, per, M, N, K,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr, STAGES: tl.constexpr,
+    LUT: tl.constexpr, JOIN: tl.constexpr, dtype: tl.constexpr,
+):  # fmt: skip
+    """Add to acc [BN, BM] the products over `per` inputs from `first` on."""
+    WORD: tl.constexpr = 1 if JOIN else 2
+    for k in tl.range(first, first + per, BK, num_stages=STAGES):
+        even, odd = weights_of(w, absmax, code, n0, k, N, K, BN, BK, LUT, dtype, TMA)
+        inputs = load_block(x, m0, k // WORD, M, K // WORD, BM, BK // WORD, TMA)
+        acc = turn(acc, even, odd, inputs, JOIN, dtype)
+    return acc
+
+
+@triton.jit
+def store_block(
+    acc, out, m0, row, column, part, M, rows, stride, BM: tl.constexpr, BN: tl.constexpr
+):
+    """Write acc [BN, BM]: rows below `rows` of a matrix from `row` on, to columns from `column`."""
+    m = m0 + tl.arange(0, BM)
+    n = tl.arange(0, BN)
+    at = out + (part * M + m[:, None]).to(tl.int64) * stride + column + n[None, :]
+    live = (m[:, None] < M) & (row + n[None, :] < rows)
+    tl.store(at, acc.T.to(out.dtype.element_ty), mask=live)

@@ -1,0 +1,1 @@
+"""Which tile computes what on a device: shipped with the package or tuned there."""
