@@ -80,7 +80,6 @@ class ModuleBackend(ABC):
         self._loaded, self._report = loaded, report
         self._lender: Lender | None = Lender(module, self.options.attn_impl)
         self._calls = 0
-        self.policy_version = 0
         self.notices: tuple[str, ...] = (*loaded.notices, *self._said(module))
 
     @property
@@ -124,7 +123,6 @@ class ModuleBackend(ABC):
     def refresh(self) -> None:
         """Count it: what the module holds at the time of a call is what is rolled out."""
         self._open()
-        self.policy_version += 1
         self.stats.refresh_s.append(0.0)
 
     def close(self) -> None:
