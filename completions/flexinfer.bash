@@ -3,43 +3,46 @@ _flexinfer() {
     local current=${COMP_WORDS[COMP_CWORD]} command= word words
     COMPREPLY=()
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-        case $word in generate|bench|verify-drift|doctor) command=$word; break ;; esac
+        case $word in generate|bench|verify-drift|train-grpo|doctor) command=$word; break ;; esac
     done
     case $command:${COMP_WORDS[COMP_CWORD-1]} in
-        generate:--input|generate:-i|generate:--output|generate:-o|generate:--adapter|generate:--lora-adapter|bench:--stats-path|bench:--report|bench:--baseline|bench:--adapter|bench:--lora-adapter|verify-drift:--adapter|verify-drift:--lora-adapter)
+        generate:--input|generate:-i|generate:--output|generate:-o|generate:--adapter|generate:--lora-adapter|bench:--stats-path|bench:--report|bench:--baseline|bench:--adapter|bench:--lora-adapter|verify-drift:--adapter|verify-drift:--lora-adapter|train-grpo:--output-dir|train-grpo:--report|train-grpo:--stats-path|train-grpo:--config|train-grpo:--adapter|train-grpo:--lora-adapter)
             compopt -o filenames; COMPREPLY=($(compgen -f -- "$current")); return ;;
-        generate:--system|generate:--max-new-tokens|generate:--temperature|generate:--top-p|generate:--top-k|generate:--min-p|generate:--repetition-penalty|generate:--stop|generate:-n|generate:--n|generate:--max-batch-size|generate:--max-seq-length|generate:--page-size|generate:--kv-memory|generate:--prefill-tokens|generate:--prefill-kernel-options|generate:--decode-kernel-options|generate:--seed|bench:--n-prompts|bench:--n-samples|bench:--n-rounds|bench:--prompt-length|bench:--max-new-tokens|bench:--temperature|bench:--fail-below|bench:--max-batch-size|bench:--max-seq-length|bench:--page-size|bench:--kv-memory|bench:--prefill-tokens|bench:--prefill-kernel-options|bench:--decode-kernel-options|bench:--seed|verify-drift:--cycles|verify-drift:--noise-scale|verify-drift:--n-prompts|verify-drift:--max-new-tokens|verify-drift:--max-batch-size|verify-drift:--max-seq-length|verify-drift:--page-size|verify-drift:--kv-memory|verify-drift:--prefill-tokens|verify-drift:--prefill-kernel-options|verify-drift:--decode-kernel-options|verify-drift:--seed)
+        generate:--system|generate:--max-new-tokens|generate:--temperature|generate:--top-p|generate:--top-k|generate:--min-p|generate:--repetition-penalty|generate:--stop|generate:-n|generate:--n|generate:--max-batch-size|generate:--max-seq-length|generate:--page-size|generate:--kv-memory|generate:--prefill-tokens|generate:--prefill-kernel-options|generate:--decode-kernel-options|generate:--seed|bench:--n-prompts|bench:--n-samples|bench:--n-rounds|bench:--prompt-length|bench:--max-new-tokens|bench:--temperature|bench:--fail-below|bench:--max-batch-size|bench:--max-seq-length|bench:--page-size|bench:--kv-memory|bench:--prefill-tokens|bench:--prefill-kernel-options|bench:--decode-kernel-options|bench:--seed|verify-drift:--cycles|verify-drift:--noise-scale|verify-drift:--n-prompts|verify-drift:--max-new-tokens|verify-drift:--max-batch-size|verify-drift:--max-seq-length|verify-drift:--page-size|verify-drift:--kv-memory|verify-drift:--prefill-tokens|verify-drift:--prefill-kernel-options|verify-drift:--decode-kernel-options|verify-drift:--seed|train-grpo:--dataset|train-grpo:--reward|train-grpo:--max-prompt-length|train-grpo:--max-steps|train-grpo:--num-generations|train-grpo:--per-device-batch-size|train-grpo:--gradient-accumulation-steps|train-grpo:--max-completion-length|train-grpo:--learning-rate|train-grpo:--lr-scheduler|train-grpo:--warmup-steps|train-grpo:--weight-decay|train-grpo:--max-grad-norm|train-grpo:--optim|train-grpo:--loss-type|train-grpo:--beta|train-grpo:--lora-rank|train-grpo:--lora-alpha|train-grpo:--temperature|train-grpo:--top-p|train-grpo:--top-k|train-grpo:--min-p|train-grpo:--is-cap|train-grpo:--attn-impl|train-grpo:--compile-mode|train-grpo:--save-steps|train-grpo:--report-to|train-grpo:--max-batch-size|train-grpo:--max-seq-length|train-grpo:--page-size|train-grpo:--kv-memory|train-grpo:--prefill-tokens|train-grpo:--prefill-kernel-options|train-grpo:--decode-kernel-options|train-grpo:--seed)
             compopt +o default; return ;;
         generate:--format)
             COMPREPLY=($(compgen -W "text jsonl" -- "$current")); return ;;
-        generate:--model|generate:-m|bench:--model|bench:-m|verify-drift:--model|verify-drift:-m|doctor:--model|doctor:-m)
+        generate:--model|generate:-m|bench:--model|bench:-m|verify-drift:--model|verify-drift:-m|train-grpo:--model|train-grpo:-m|doctor:--model|doctor:-m)
             COMPREPLY=($(compgen -W "gemma-4-E2B-it gemma-4-E4B-it qwen3-0.6b qwen3-4b qwen3-4b-base llama-3.2-1b-instruct llama-3.2-3b-instruct smollm2-135m-instruct tiny-gemma4" -- "$current")); return ;;
-        generate:--load-format|bench:--load-format|verify-drift:--load-format)
+        generate:--load-format|bench:--load-format|verify-drift:--load-format|train-grpo:--load-format)
             COMPREPLY=($(compgen -W "auto dummy" -- "$current")); return ;;
-        generate:--lora-mode|bench:--lora-mode|verify-drift:--lora-mode)
+        generate:--lora-mode|bench:--lora-mode|verify-drift:--lora-mode|train-grpo:--lora-mode)
             COMPREPLY=($(compgen -W "merged runtime" -- "$current")); return ;;
-        generate:--dtype|bench:--dtype|verify-drift:--dtype)
+        generate:--dtype|bench:--dtype|verify-drift:--dtype|train-grpo:--dtype)
             COMPREPLY=($(compgen -W "auto bfloat16 float16 float32" -- "$current")); return ;;
-        generate:--device|bench:--device|verify-drift:--device)
+        generate:--device|bench:--device|verify-drift:--device|train-grpo:--device)
             COMPREPLY=($(compgen -W "auto cpu cuda" -- "$current")); return ;;
-        generate:--chat-template|bench:--chat-template|verify-drift:--chat-template)
+        generate:--chat-template|bench:--chat-template|verify-drift:--chat-template|train-grpo:--chat-template)
             COMPREPLY=($(compgen -W "auto grpo native none" -- "$current")); return ;;
-        generate:--attention|bench:--attention|verify-drift:--attention)
+        generate:--attention|bench:--attention|verify-drift:--attention|train-grpo:--attention)
             COMPREPLY=($(compgen -W "auto flex triton dense" -- "$current")); return ;;
-        bench:--backend)
+        bench:--backend|train-grpo:--rollout)
             COMPREPLY=($(compgen -W "flex hf hf-cb vllm" -- "$current")); return ;;
         bench:--format)
             COMPREPLY=($(compgen -W "table json csv md" -- "$current")); return ;;
+        train-grpo:--is-correction)
+            COMPREPLY=($(compgen -W "token_truncate token_mask sequence_truncate sequence_mask none" -- "$current")); return ;;
         doctor:--mode)
             COMPREPLY=($(compgen -W "bf16 lora 4bit grpo" -- "$current")); return ;;
         doctor:--check)
             COMPREPLY=($(compgen -W "version python headers torch driver device cuda-graphs transformers triton peft bitsandbytes flash-attn-4 accelerate datasets trl vllm compiler flex-128 flex-256 flex-512 model memory hub token cache disk env-allocator env-launch-blocking env-compile env-inductor env-triton env-offline" -- "$current")); return ;;
     esac
     case $command in
-        '') words='generate bench verify-drift doctor --json --quiet -q --debug --version --help -h' ;;
+        '') words='generate bench verify-drift train-grpo doctor --json --quiet -q --debug --version --help -h' ;;
         generate) words='--input -i --system --output -o --format --resume --max-new-tokens --temperature --top-p --top-k --min-p --repetition-penalty --stop --ignore-eos --no-ignore-eos -n --n --logprobs --model -m --load-format --adapter --lora-adapter --lora-mode --load-in-4bit --dtype --device --chat-template --max-batch-size --max-seq-length --page-size --kv-memory --prefill-tokens --cuda-graphs --capture-cudagraph --no-cuda-graphs --no-capture-cudagraph --attention --fa4-prefill --no-fa4-prefill --prefill-kernel-options --decode-kernel-options --batch-invariant --seed --json --quiet -q --debug -h --help' ;;
         bench) words='--backend --n-prompts --n-samples --n-rounds --prompt-length --max-new-tokens --temperature --ignore-eos --no-ignore-eos --gate --no-gate --tune --format --stats-path --report --profile --baseline --fail-below --model -m --load-format --adapter --lora-adapter --lora-mode --load-in-4bit --dtype --device --chat-template --max-batch-size --max-seq-length --page-size --kv-memory --prefill-tokens --cuda-graphs --capture-cudagraph --no-cuda-graphs --no-capture-cudagraph --attention --fa4-prefill --no-fa4-prefill --prefill-kernel-options --decode-kernel-options --batch-invariant --seed --json --quiet -q --debug -h --help' ;;
         verify-drift) words='--cycles --noise-scale --n-prompts --max-new-tokens --model -m --load-format --adapter --lora-adapter --lora-mode --load-in-4bit --dtype --device --chat-template --max-batch-size --max-seq-length --page-size --kv-memory --prefill-tokens --cuda-graphs --capture-cudagraph --no-cuda-graphs --no-capture-cudagraph --attention --fa4-prefill --no-fa4-prefill --prefill-kernel-options --decode-kernel-options --batch-invariant --seed --json --quiet -q --debug -h --help' ;;
+        train-grpo) words='--dataset --reward --max-prompt-length --max-steps --num-generations --per-device-batch-size --gradient-accumulation-steps --max-completion-length --learning-rate --lr-scheduler --warmup-steps --weight-decay --max-grad-norm --optim --loss-type --beta --gradient-checkpointing --no-gradient-checkpointing --lora-rank --lora-alpha --rollout --temperature --top-p --top-k --min-p --is-correction --is-cap --attn-impl --persistent-cb --compile-mode --compile-dynamic --no-compile-dynamic --output-dir --resume --save-steps --report --report-to --stats-path --config --dry-run --model -m --load-format --adapter --lora-adapter --lora-mode --load-in-4bit --dtype --device --chat-template --max-batch-size --max-seq-length --page-size --kv-memory --prefill-tokens --cuda-graphs --capture-cudagraph --no-cuda-graphs --no-capture-cudagraph --attention --fa4-prefill --no-fa4-prefill --prefill-kernel-options --decode-kernel-options --batch-invariant --seed --json --quiet -q --debug -h --help' ;;
         doctor) words='--model -m --mode --check --list-checks --strict --json --quiet -q --debug -h --help' ;;
     esac
     if [[ -z $command || $current == -* ]]; then

@@ -16,7 +16,6 @@ UNSUPPORTED = frozenset(
         "--backend hf",
         "--backend hf-cb",
         "--backend vllm",
-        "train-grpo",
     }
 )
 """Options, values of options (`--backend hf`) and commands."""

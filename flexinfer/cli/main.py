@@ -9,14 +9,16 @@ import typer
 from flexinfer import __version__
 from flexinfer.cli.app import Command, Group
 from flexinfer.cli.bench import bench
+from flexinfer.cli.config_file import ConfiguredCommand
 from flexinfer.cli.console import print_data
 from flexinfer.cli.doctor import doctor
 from flexinfer.cli.flags import grouped, option
 from flexinfer.cli.generate import generate
 from flexinfer.cli.options import CommonFlags
+from flexinfer.cli.train_grpo import train_grpo
 from flexinfer.cli.verify_drift import verify_drift
 
-COMMANDS = (generate, bench, verify_drift, doctor)
+COMMANDS = (generate, bench, verify_drift, train_grpo, doctor)
 
 
 def flexinfer(
@@ -52,4 +54,4 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for command in COMMANDS:
-    app.command(cls=Command)(grouped(command))
+    app.command(cls=ConfiguredCommand if command is train_grpo else Command)(grouped(command))

@@ -1,0 +1,92 @@
+"""`flexinfer train-grpo`: GRPO with the engine as its rollout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flexinfer.cli.console import print_data
+from flexinfer.cli.engine_options import EngineFlags
+from flexinfer.cli.grpo_options import (
+    BatchFlags,
+    DataFlags,
+    HfFlags,
+    OptimizerFlags,
+    PlanFlags,
+    RolloutFlags,
+    RunFlags,
+)
+from flexinfer.cli.grpo_progress import GrpoProgress
+from flexinfer.cli.options import CommonFlags, ModelFlags
+from flexinfer.config import ModelOptions
+from flexinfer.errors import UsageError
+
+if TYPE_CHECKING:
+    from flexinfer.tasks.grpo.config import GrpoConfig
+
+DEFAULT_MODEL = "tiny-gemma4"
+
+
+def train_grpo(
+    data: DataFlags,
+    batch: BatchFlags,
+    optimizer: OptimizerFlags,
+    rollout: RolloutFlags,
+    hf: HfFlags,
+    run: RunFlags,
+    plan: PlanFlags,
+    model: ModelFlags,
+    engine: EngineFlags,
+    common: CommonFlags,
+) -> int:
+    """Train an adapter by GRPO on rollouts of its own weights."""
+    from flexinfer.tasks.grpo.run import RolloutOptions, render, run_grpo
+
+    config = _config(data, batch, optimizer, rollout, run, engine.seed)
+    options, hf_options = _options(model, engine.seed), RolloutOptions(**vars(hf))
+    engine_config = engine.config()
+    with GrpoProgress(quiet=common.quiet, max_steps=config.max_steps or 0) as progress:
+        if model.model is None:
+            progress.notice(f"--model not given: {DEFAULT_MODEL}, which comes with this package")
+        report = run_grpo(
+            options,
+            engine_config,
+            config,
+            hf_options,
+            progress.report,
+            progress.notice,
+            progress.add,
+        )
+    print_data(render(report, common.as_json))
+    return report.exit_code
+
+
+def _options(model: ModelFlags, seed: int) -> ModelOptions:
+    """Return the checked model options; raises UsageError."""
+    if model.adapter is not None:
+        raise UsageError(
+            "train-grpo begins with a fresh adapter and takes no --adapter",
+            hint="--resume goes on with a run",
+        )
+    named = replace(model, model=model.model or DEFAULT_MODEL)
+    return named.options(seed, lambda line: None)
+
+
+def _config(
+    data: DataFlags,
+    batch: BatchFlags,
+    optimizer: OptimizerFlags,
+    rollout: RolloutFlags,
+    run: RunFlags,
+    seed: int,
+) -> GrpoConfig:
+    """Return the checked config, every choice made; raises UsageError."""
+    from flexinfer.tasks.grpo.run import GrpoConfig
+
+    groups = (data, batch, optimizer, rollout, run)
+    values = {name: value for group in groups for name, value in vars(group).items()}
+    for name in ("output_dir", "report", "stats_path"):
+        values[name] = None if values[name] is None else Path(values[name])
+    values["reward"] = tuple(data.reward or ())
+    return GrpoConfig(**values, seed=seed).filled()

@@ -1,0 +1,89 @@
+"""Importance-sampling correction: the gap between sampler and trainer, and weights for it.
+
+A rollout is drawn from q (the sampler), the gradient is taken for p (the trainer): weights p / q
+make the estimate one of p again. Truncated: Espeholt et al. 2018 (IMPALA, V-trace); masked: Liu et
+al. 2025 (IcePop, sequence masks). Shapes: B completions of up to T tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "none"]
+
+
+@dataclass(frozen=True)
+class Correction:
+    """How rollouts are weighted; `cap` is the largest weight (truncate) or the largest kept (mask).
+
+    `none` weights nothing; the gap is measured all the same.
+    """
+
+    mode: Mode = "token_truncate"
+    cap: float = 3.0
+
+    def weights(self, trainer_BT: Tensor, rollout_BT: Tensor, mask_BT: Tensor) -> Tensor | None:
+        """Return exp(trainer - rollout), capped: [B, T], of sequences [B, 1], or None for none.
+
+        Log-probabilities are natural, of the sampled tokens; the mask is 1 on those that count.
+        """
+        if self.mode == "none":
+            return None
+        gap = (trainer_BT - rollout_BT) * mask_BT
+        if self.mode.startswith("sequence"):
+            gap = gap.sum(-1, keepdim=True)
+        weights = gap.exp()
+        if self.mode.endswith("truncate"):
+            return weights.clamp(max=self.cap)
+        return weights.masked_fill(weights > self.cap, 0.0)
+
+
+class Gap(NamedTuple):
+    """How far the trainer's log-probabilities are from the rollout's, over `tokens` of them.
+
+    Sums and extremes, so that the micro-batches of a step add up: |trainer - rollout| and the
+    ratios exp(trainer - rollout).
+    """
+
+    tokens: int
+    total: float
+    largest: float
+    ratio_min: float
+    ratio_total: float
+    ratio_max: float
+
+    @property
+    def mean(self) -> float:
+        """Mean |trainer - rollout|."""
+        return self.total / self.tokens
+
+    @property
+    def ratio_mean(self) -> float:
+        """Mean ratio."""
+        return self.ratio_total / self.tokens
+
+    def __add__(self, other: object) -> Gap:
+        """Return the gap over the tokens of both."""
+        assert isinstance(other, Gap)
+        return Gap(
+            self.tokens + other.tokens,
+            self.total + other.total,
+            max(self.largest, other.largest),
+            min(self.ratio_min, other.ratio_min),
+            self.ratio_total + other.ratio_total,
+            max(self.ratio_max, other.ratio_max),
+        )
+
+
+def gap_between(trainer_BT: Tensor, rollout_BT: Tensor, mask_BT: Tensor) -> Gap | None:
+    """Measure the gap over the tokens that count; None where none does."""
+    difference = (trainer_BT - rollout_BT).double()[mask_BT.bool()]
+    if not len(difference):
+        return None
+    away, ratio = difference.abs(), difference.exp()
+    found = torch.stack([away.sum(), away.max(), ratio.min(), ratio.sum(), ratio.max()])
+    return Gap(len(difference), *found.tolist())

@@ -1,0 +1,93 @@
+"""Ctrl-C during training: at once, but never between an optimizer step and the count of it."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from transformers import TrainerCallback
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class RandomState(NamedTuple):
+    """The generators that a checkpoint keeps: python's, numpy's, torch's on every device."""
+
+    python: Any
+    numpy: Any
+    cpu: torch.Tensor
+    cuda: list[torch.Tensor]
+
+    @classmethod
+    def now(cls) -> RandomState:
+        """Read them."""
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        return cls(random.getstate(), numpy.random.get_state(), torch.get_rng_state(), cuda)
+
+    def restore(self) -> None:
+        """Set them back."""
+        random.setstate(self.python)
+        numpy.random.set_state(self.numpy)
+        torch.set_rng_state(self.cpu)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+
+
+class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
+    """Knows the state after the last whole step, and holds signals back while one is counted."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.random: RandomState | None = None
+        self._held: dict[int, Any] = {}
+        self._came: tuple[int, FrameType | None] | None = None
+
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Hold signals back."""
+        if threading.current_thread() is threading.main_thread() and not self._held:
+            self._held = {number: signal.signal(number, self._note) for number in _SIGNALS}
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """Remember the generators, and let through what came."""
+        self.random = RandomState.now()
+        self.release()
+
+    @contextmanager
+    def saving(self, trainer: Any) -> Iterator[None]:
+        """Save a checkpoint of the last whole step where training is interrupted.
+
+        The KeyboardInterrupt goes on, and says how to go on.
+        """
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            self._came = None
+            self.release()
+            step = trainer.state.global_step
+            if self.random is None:
+                raise
+            self.random.restore()
+            trainer._save_checkpoint(trainer.model, trial=None)
+            raise type(error)(f"step {step} is saved; --resume goes on from there") from error
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let signals through again, and the one that came now."""
+        held, self._held = self._held, {}
+        for number, handler in held.items():
+            signal.signal(number, handler)
+        came, self._came = self._came, None
+        if came is not None and callable(handler := held[came[0]]):
+            handler(*came)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        """Remember a signal."""
+        self._came = (number, frame)

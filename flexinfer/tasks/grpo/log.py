@@ -1,0 +1,72 @@
+"""What a run writes as it goes: rollouts and statistics, whole after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flexinfer.tasks.grpo.record import GrpoReport, StepRecord
+from flexinfer.tasks.grpo.rollout import Rollout
+from flexinfer.tasks.grpo.rollouts_file import RolloutLine, RolloutsFile
+from flexinfer.tasks.grpo.stats_file import write_stats
+
+
+class Log:
+    """Takes the record of each step; `report` is the run so far."""
+
+    def __init__(
+        self,
+        head: GrpoReport,
+        rollouts: RolloutsFile,
+        stats_path: Path | None,
+        on_step: Callable[[StepRecord], None],
+    ) -> None:
+        """Go on from the steps of `head`."""
+        self.report = head
+        self._rollouts, self._stats_path, self._on_step = rollouts, stats_path, on_step
+
+    def take(self, record: StepRecord, completions: Sequence[RolloutLine]) -> None:
+        """Write a step and what it learned from; raises WriteFailed."""
+        self._rollouts.write(completions)
+        self.update(
+            steps=(*self.report.steps, record),
+            peak_memory_gb=max(self.report.peak_memory_gb, record.peak_memory_gb),
+            train_wall_s=self.report.train_wall_s + record.step_s,
+        )
+        self._on_step(record)
+
+    def update(self, **values: Any) -> None:
+        """Put values into the report, and write it where it is wanted; raises WriteFailed."""
+        self.report = replace(self.report, **values)
+        if self._stats_path is not None:
+            write_stats(self._stats_path, self.report)
+
+
+def completions(step: int, logs: Mapping[str, Any], rollout: Rollout | None) -> list[RolloutLine]:
+    """Return the completions of the last rollout from what TRL keeps to log them."""
+    texts = list(logs["completion"])
+    samples = [None] * len(texts) if rollout is None else rollout.samples
+    return [
+        RolloutLine(
+            step=step,
+            policy_version=step - 1 if rollout is None else rollout.version,
+            prompt=prompt,
+            completion=_text(text),
+            token_ids=() if sample is None else sample.token_ids,
+            logprobs=None if sample is None else sample.policy_logprobs,
+            rewards={name: values[number] for name, values in logs["rewards"].items()},
+            advantage=advantage,
+        )
+        for number, (prompt, text, advantage, sample) in enumerate(
+            zip(logs["prompt"], texts, logs["advantages"], samples, strict=True)
+        )
+    ]
+
+
+def _text(completion: str | Sequence[Mapping[str, str]]) -> str:
+    """Return the text of a completion, the turns of a chat one after the other."""
+    if isinstance(completion, str):
+        return completion
+    return "".join(message["content"] for message in completion)

@@ -1,0 +1,93 @@
+"""From TRL's log of a step to its record: the callback that every step passes through."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from flexinfer.errors import FlexinferError
+from flexinfer.tasks.grpo.log import Log, completions
+from flexinfer.tasks.grpo.record import StepRecord
+from flexinfer.tasks.grpo.rollout import Rollout, Times
+from flexinfer.tasks.grpo.trainer import OnPolicyGRPOTrainer
+
+GB = 1e9
+
+
+class Recorder(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
+    """Makes a StepRecord of each optimizer step of `trainer`, and logs it with its completions."""
+
+    def __init__(self, trainer: OnPolicyGRPOTrainer, rollout: Rollout | None, log: Log) -> None:
+        """Watch a trainer; `rollout` is None where TRL rolls out itself."""
+        self._trainer, self._rollout, self._log = trainer, rollout, log
+        self._started = self._step_s = 0.0
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Start the clock."""
+        self._started = time.perf_counter()
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """Stop it, once the device is done."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self._step_s = time.perf_counter() - self._started
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Mapping[str, float], **kwargs: Any
+    ) -> None:
+        """Take a step's log; the summary at the end of training is none."""
+        if "reward" in logs:
+            step = state.global_step
+            record = self._record(step, logs)
+            self._log.take(record, completions(step, self._trainer._logs, self._rollout))
+
+    def _record(self, step: int, logs: Mapping[str, float]) -> StepRecord:
+        """Return the record of a step; raises FlexinferError where nothing was measured."""
+        gap = self._trainer.take_gap()
+        if gap is None:
+            raise FlexinferError(f"step {step} trained on no token: every completion was masked")
+        times = Times() if self._rollout is None else self._rollout.take_times()
+        train_s = self._step_s - times.refresh_s - times.generate_s
+        return StepRecord(
+            step=step,
+            policy_version=step - 1 if self._rollout is None else self._rollout.version,
+            reward=logs["reward"],
+            reward_std=logs["reward_std"],
+            rewards=_by_name(logs),
+            loss=logs["loss"],
+            kl=logs.get("kl"),
+            gap_mean=gap.mean,
+            gap_max=gap.largest,
+            ratio_min=gap.ratio_min,
+            ratio_mean=gap.ratio_mean,
+            ratio_max=gap.ratio_max,
+            mean_length=logs["completions/mean_length"],
+            clipped_fraction=logs["completions/clipped_ratio"],
+            tokens=times.tokens,
+            generate_s=times.generate_s,
+            refresh_s=times.refresh_s,
+            train_s=train_s,
+            step_s=self._step_s,
+            tokens_per_s=times.tokens / times.generate_s if times.generate_s else 0.0,
+            peak_memory_gb=peak_memory_gb(),
+            grad_norm=logs.get("grad_norm"),
+            learning_rate=logs["learning_rate"],
+        )
+
+
+def _by_name(logs: Mapping[str, float]) -> dict[str, float]:
+    """Return the mean of each reward function by its name."""
+    return {
+        key.removeprefix("rewards/").removesuffix("/mean"): value
+        for key, value in logs.items()
+        if key.startswith("rewards/") and key.endswith("/mean")
+    }
+
+
+def peak_memory_gb() -> float:
+    """Return the most device memory allocated so far, in 10^9 bytes; 0 without a CUDA device."""
+    return torch.cuda.max_memory_allocated() / GB if torch.cuda.is_available() else 0.0

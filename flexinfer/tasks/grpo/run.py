@@ -1,0 +1,148 @@
+"""`train-grpo`: GRPO with a back end of this package as its rollout.
+
+For the command line:
+
+- `GrpoConfig(...)` validates its values, `RolloutOptions(...)` those of hf and hf-cb.
+- `run_grpo(options, engine_config, config, rollout_options, ...) -> GrpoReport`.
+- `render(report, as_json) -> str` is what goes to stdout; exit with `report.exit_code`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flexinfer.backends.options import RolloutOptions
+from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
+from flexinfer.tasks.environment import environment, now
+from flexinfer.tasks.grpo.config import GrpoConfig
+from flexinfer.tasks.grpo.extras import need
+from flexinfer.tasks.grpo.hush import hushed
+from flexinfer.tasks.threads import own_threads
+
+__all__ = ["GrpoConfig", "RolloutOptions", "render", "run_grpo"]
+
+if TYPE_CHECKING:
+    from flexinfer.tasks.grpo.log import Log
+    from flexinfer.tasks.grpo.record import GrpoReport, StepRecord
+    from flexinfer.tasks.grpo.setup import Parts
+
+INSTALL = "flexinfer[grpo]"
+
+
+@hushed()
+def run_grpo(
+    options: ModelOptions,
+    engine_config: EngineConfig,
+    config: GrpoConfig,
+    rollout_options: RolloutOptions,
+    report: Report = quiet,
+    notice: Callable[[str], None] = lambda line: None,
+    on_step: Callable[[StepRecord], None] = lambda record: None,
+) -> GrpoReport:
+    """Train, and write the adapter, the statistics and the rollouts as they come.
+
+    `notice` hears what runs and why, `on_step` the record of each optimizer step. Raises
+    UsageError, EnvironmentUnfit or NotEnoughMemory where it cannot be done, and KeyboardInterrupt
+    once a checkpoint of the last whole step is saved.
+    """
+    for module in ("trl", "datasets", "accelerate"):
+        need(module, "train-grpo", INSTALL)
+    from flexinfer.tasks.grpo.checkpoints import check_outputs, prepare, step_of
+    from flexinfer.tasks.grpo.log import Log
+    from flexinfer.tasks.grpo.report import write_page
+    from flexinfer.tasks.grpo.rollouts_file import NAME, RolloutsFile
+    from flexinfer.tasks.grpo.setup import assemble, work_of
+    from flexinfer.tasks.grpo.stats_file import read_steps
+    from flexinfer.weights.load import load
+
+    started_at, config = now(), config.filled()
+    check_outputs(config)
+    work = work_of(config)
+    last = prepare(options, config)
+    done = 0 if last is None else step_of(last)
+    with ExitStack() as stack:
+        loaded = load(options, report)
+        parts = assemble(
+            loaded, work, options, engine_config, config, rollout_options, report, stack
+        )
+        for line in (*parts.notices, *stack.enter_context(own_threads(parts.loaded.module))):
+            notice(line)
+        head = _head(options, engine_config, config, rollout_options, parts, started_at)
+        if done and config.stats_path is not None:
+            head = replace(head, steps=read_steps(config.stats_path, done))
+        rollouts = stack.enter_context(RolloutsFile(config.output_dir / NAME, done))
+        log = Log(head, rollouts, config.stats_path, on_step)
+        try:
+            _train(parts, config, log, last, notice)
+        except KeyboardInterrupt:
+            log.update(interrupted=True)
+            raise
+        finally:
+            if config.report is not None:
+                write_page(config.report, log.report)
+    return log.report
+
+
+def render(report: GrpoReport, as_json: bool) -> str:
+    """Return what goes to stdout, ending in a newline."""
+    from flexinfer.tasks.grpo.summary import as_text
+
+    return report.to_json() if as_json else as_text(report)
+
+
+def _train(
+    parts: Parts, config: GrpoConfig, log: Log, last: Path | None, notice: Callable[[str], None]
+) -> None:
+    """Score the base, train, score the policy and save it."""
+    from flexinfer.tasks.grpo.checkpoints import save
+    from flexinfer.tasks.grpo.evaluate import scored
+    from flexinfer.tasks.grpo.interrupts import StepBoundary
+    from flexinfer.tasks.grpo.recorder import Recorder
+
+    trainer, boundary = parts.trainer, StepBoundary()
+    trainer.add_callback(Recorder(trainer, parts.rollout, log))
+    trainer.add_callback(boundary)
+    log.update(accuracy_before=scored(parts, config, "before", notice))
+    with boundary.saving(trainer):
+        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    log.update(accuracy_after=scored(parts, config, "after", notice))
+    log.update(adapter_path=str(save(trainer, config.output_dir)))
+
+
+def _head(
+    options: ModelOptions,
+    engine: EngineConfig,
+    config: GrpoConfig,
+    rollout_options: RolloutOptions,
+    parts: Parts,
+    started_at: str,
+) -> GrpoReport:
+    """Return the report of a run that has taken no step."""
+    from flexinfer.tasks.grpo.record import GrpoReport
+
+    settings: dict[str, Any] = {
+        "model": asdict(options),
+        "engine": asdict(engine),
+        "grpo": asdict(config),
+        "rollout": asdict(rollout_options),
+    }
+    made: dict[str, Any] = {name: vars(config)[name] for name in _SHOWN}
+    return GrpoReport(
+        config=settings,
+        environment=environment(),
+        started_at=started_at,
+        backend=config.rollout,
+        model_name=parts.loaded.name,
+        train_wall_s=0.0,
+        peak_memory_gb=0.0,
+        notices=parts.notices,
+        **made,
+    )
+
+
+_SHOWN = ("max_prompt_length", "max_completion_length", "num_generations", "max_steps")
+"""Settings that the report shows at its top."""

@@ -1,0 +1,193 @@
+"""Everything a run is made of: model, adapter, back end, data, rewards and trainer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import set_seed
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from flexinfer.backends.live import open_live
+from flexinfer.backends.options import RolloutOptions
+from flexinfer.config import EngineConfig, ModelOptions, Report
+from flexinfer.engine.chat import encode_chat, encode_raw
+from flexinfer.errors import UsageError
+from flexinfer.tasks.grpo.arguments import arguments
+from flexinfer.tasks.grpo.config import GrpoConfig
+from flexinfer.tasks.grpo.correction import Correction
+from flexinfer.tasks.grpo.problems.choose import choose_problems
+from flexinfer.tasks.grpo.problems.length import within_length
+from flexinfer.tasks.grpo.problems.problem_set import Problems
+from flexinfer.tasks.grpo.rewards.choose import check_answers, choose_rewards
+from flexinfer.tasks.grpo.rewards.sample import RewardFunc
+from flexinfer.tasks.grpo.rollout import Encode, Prompt, Rollout
+from flexinfer.tasks.grpo.trainer import OnPolicyGRPOTrainer
+from flexinfer.weights.load import LoadedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """A run that is ready to begin; `rollout` is None where TRL rolls out itself (vLLM)."""
+
+    loaded: LoadedModel
+    problems: Problems
+    encode: Encode
+    rollout: Rollout | None
+    trainer: OnPolicyGRPOTrainer
+    notices: tuple[str, ...]
+
+
+class Work(NamedTuple):
+    """What is trained on, and what judges it."""
+
+    problems: Problems
+    rewards: Sequence[RewardFunc]
+
+
+def work_of(config: GrpoConfig) -> Work:
+    """Return the problems of a filled config, as many as its steps can use, and their rewards.
+
+    Raises UsageError or EnvironmentUnfit, before a model is loaded.
+    """
+    assert config.max_steps is not None
+    assert config.num_generations is not None
+    prompts = config.completions_per_step // config.num_generations
+    problems = choose_problems(config.dataset, seed=config.seed, count=config.max_steps * prompts)
+    rewards = choose_rewards(config.reward or problems.rewards)
+    check_answers(rewards, problems)
+    return Work(problems, rewards)
+
+
+def encoder(loaded: LoadedModel, options: ModelOptions) -> Encode:
+    """Return how prompts become token ids: as `generate` does it, chats through the template."""
+    module: Any = loaded.module
+    family = str(module.config.model_type)
+
+    def encode(prompt: Prompt) -> Sequence[int]:
+        if isinstance(prompt, str):
+            return encode_raw(loaded.tokenizer, prompt)
+        return encode_chat(loaded.tokenizer, prompt, options.chat_template, family)
+
+    return encode
+
+
+def adapted(loaded: LoadedModel, config: GrpoConfig) -> nn.Module:
+    """Put a fresh LoRA adapter on every linear map of the layers (PEFT's `all-linear`)."""
+    from peft import LoraConfig, get_peft_model
+
+    set_seed(config.seed)
+    lora = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    module: Any = loaded.module
+    model = get_peft_model(module, lora)
+    lora.base_model_name_or_path = loaded.name  # what --model takes, not where it lay
+    return model
+
+
+def room(
+    engine: EngineConfig, config: GrpoConfig, rows: Sequence[Any], encode: Encode
+) -> EngineConfig:
+    """Return the engine's settings with room for a step's completions; raises UsageError."""
+    assert config.max_completion_length is not None
+    longest = max(len(encode(row["prompt"])) for row in rows) + config.max_completion_length
+    if engine.max_seq_length is not None and engine.max_seq_length < longest:
+        raise UsageError(
+            f"--max-seq-length {engine.max_seq_length} does not hold the longest prompt and "
+            f"--max-completion-length {config.max_completion_length}, which need {longest}",
+            hint="raise it, or lower --max-prompt-length",
+        )
+    return replace(engine, max_seq_length=engine.max_seq_length or longest)
+
+
+def assemble(
+    loaded: LoadedModel,
+    work: Work,
+    options: ModelOptions,
+    engine: EngineConfig,
+    config: GrpoConfig,
+    rollout_options: RolloutOptions,
+    report: Report,
+    stack: ExitStack,
+) -> Parts:
+    """Adapt a loaded model, open the back end (`stack` closes it) and build the trainer.
+
+    Raises UsageError, EnvironmentUnfit or NotEnoughMemory as its parts do.
+    """
+    encode = encoder(loaded, options)
+    problems = within_length(work.problems, encode, config.max_prompt_length)
+    model = adapted(loaded, config)
+    engine = room(engine, config, (*problems.rows, *problems.held_out), encode)
+    notices, rollout = loaded.notices, None
+    if config.rollout != "vllm":
+        backend = open_live(
+            config.rollout, loaded, model, engine, rollout_options, options.lora_mode, report
+        )
+        stack.enter_context(closing(backend))
+        # a fresh adapter changes nothing yet, as it should: that is no news
+        notices = tuple(line for line in backend.notices if "no-op" not in line)
+        rollout = Rollout(backend, encode, config.seed)
+    return Parts(
+        loaded=loaded,
+        problems=problems,
+        encode=encode,
+        rollout=rollout,
+        trainer=_trainer(loaded, model, problems, work.rewards, config, rollout),
+        notices=(*notices, *problems.notices, *said(config, problems)),
+    )
+
+
+def said(config: GrpoConfig, problems: Problems) -> tuple[str, ...]:
+    """Say what is trained with what, and where two settings work against each other."""
+    rewards = ", ".join(config.reward or problems.rewards)
+    lines = [
+        f"problems: {problems.name}, {len(problems.rows)} to train on, rewarded by {rewards}",
+        f"step: {config.completions_per_step} completions, {config.num_generations} a prompt, "
+        f"up to {config.max_completion_length} tokens; learning rate {config.learning_rate:g}, "
+        f"LoRA rank {config.lora_rank}, alpha {config.lora_alpha:g}",
+        f"importance sampling: {config.is_correction}"
+        + (f", weights up to {config.is_cap:g}" if config.is_correction != "none" else ""),
+    ]
+    if config.is_correction != "none" and (config.top_p < 1 or config.top_k or config.min_p):
+        lines.append(
+            "warning: samples come from a truncated distribution (--top-p, --top-k, --min-p), "
+            "while importance weights are of the whole one"
+        )
+    return tuple(lines)
+
+
+def _trainer(
+    loaded: LoadedModel,
+    model: nn.Module,
+    problems: Problems,
+    rewards: Sequence[RewardFunc],
+    config: GrpoConfig,
+    rollout: Rollout | None,
+) -> OnPolicyGRPOTrainer:
+    """Return TRL's trainer, corrected, that writes nothing to the terminal itself."""
+    from datasets import Dataset
+
+    weight: torch.Tensor = next(loaded.module.parameters())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
+        trainer = OnPolicyGRPOTrainer(
+            model=model,
+            reward_funcs=list(rewards),
+            args=arguments(config, weight.dtype, weight.device),
+            train_dataset=Dataset.from_list([dict(row) for row in problems.rows]),
+            processing_class=loaded.tokenizer,
+            rollout_func=rollout,
+            correction=Correction(config.is_correction, config.is_cap),
+        )
+    for noisy in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(noisy)
+    return trainer

@@ -1,0 +1,43 @@
+"""What is left on stdout when a run is over: a few lines."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from flexinfer.tasks.grpo.record import GrpoReport
+
+
+def as_text(report: GrpoReport) -> str:
+    """Return the run in lines: accuracy, reward, medians of a step, and where the adapter is."""
+    lines = [f"{report.model_name}: {len(report.steps)} steps in {report.train_wall_s:.1f} s"]
+    if report.accuracy_before is not None and report.accuracy_after is not None:
+        change = report.accuracy_after - report.accuracy_before
+        lines.append(
+            f"held-out answers right: {report.accuracy_before:.1%} -> {report.accuracy_after:.1%} "
+            f"({100 * change:+.1f} points)"
+        )
+    if report.steps:
+        lines += _steps(report)
+    if report.adapter_path is not None:
+        lines.append(f"adapter: {report.adapter_path}")
+    return "\n".join(lines) + "\n"
+
+
+def _steps(report: GrpoReport) -> list[str]:
+    """Return what a step took, and how the reward and the gap went."""
+    steps = report.steps
+    tenth = max(1, len(steps) // 10)
+    first = sum(step.reward for step in steps[:tenth]) / tenth
+    last = sum(step.reward for step in steps[-tenth:]) / tenth
+    generate, refresh, train = (
+        median(getattr(step, name) for step in steps)
+        for name in ("generate_s", "refresh_s", "train_s")
+    )
+    speed = median(step.tokens_per_s for step in steps)
+    return [
+        f"reward: {first:.3f} -> {last:.3f} (first and last {tenth} of the steps)",
+        f"rollout against trainer: largest gap of a token {max(s.gap_max for s in steps):.1e}, "
+        f"ratios {min(s.ratio_min for s in steps):.4f} to {max(s.ratio_max for s in steps):.4f}",
+        f"median step: generate {generate:.2f} s, refresh {refresh:.3f} s, train {train:.2f} s; "
+        f"{speed:,.0f} tok/s",
+    ]

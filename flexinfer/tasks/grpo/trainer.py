@@ -1,0 +1,82 @@
+"""TRL's GRPOTrainer, corrected for what the sampler's log-probabilities are off by.
+
+TRL corrects rollouts of vLLM alone. This one measures the gap between the rollout's and its own
+log-probabilities in every step, whatever made the rollout, and weights the loss for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl import GRPOTrainer
+
+from flexinfer.errors import FlexinferError, StaleWeights
+from flexinfer.tasks.grpo.correction import Correction, Gap, gap_between
+from flexinfer.tasks.grpo.rollout import Rollout
+
+
+class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type stubs
+    """A GRPOTrainer that takes a `correction`; all else is TRL's.
+
+    The weights multiply the advantages, as [B, T]: every loss of TRL's is linear in them up to
+    their sign, which the weights do not change, so this is what TRL does with its own ratio.
+    They cost no forward pass: the training pass itself gives the trainer's log-probabilities.
+    """
+
+    def __init__(self, *args: Any, correction: Correction | None = None, **kwargs: Any) -> None:
+        """See GRPOTrainer."""
+        super().__init__(*args, **kwargs)
+        self.correction = correction or Correction()
+        self.gap: Gap | None = None
+        self._pending: dict[str, Any] | None = None
+
+    def take_gap(self) -> Gap | None:
+        """Return the gap over the micro-batches since it was last taken."""
+        gap, self.gap = self.gap, None
+        return gap
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Roll out; raises StaleWeights, or FlexinferError for a log-probability that is none."""
+        scored: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        step, rollout = self.state.global_step, self.rollout_func
+        if isinstance(rollout, Rollout) and rollout.step != step:
+            raise StaleWeights(f"step {step} got a rollout of step {rollout.step}")
+        rollout_BT = scored.get("sampling_per_token_logps")
+        if rollout_BT is None or not bool(torch.isfinite(rollout_BT).all()):
+            raise FlexinferError(
+                "the rollout came without its log-probabilities",
+                hint="importance sampling needs them: a back end that returns them",
+            )
+        return scored
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """Weight the advantages of a micro-batch, then TRL's loss."""
+        self._pending = dict(inputs)
+        loss: Tensor = super()._compute_loss(model, self._pending)
+        assert self._pending is None, "TRL's loss reads no log-probabilities of its own any more"
+        return loss
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's forward pass; the first one of a loss also gives the weights of its advantages.
+
+        TRL reads the advantages after it, which a test pins.
+        """
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if self._pending is not None:
+            inputs, self._pending = self._pending, None
+            self._correct(inputs, found[0].detach())
+        return found
+
+    def _correct(self, inputs: dict[str, Any], trainer_BT: Tensor) -> None:
+        """Measure the gap of a micro-batch, and weight its advantages in place of the old ones."""
+        rollout_BT = inputs["sampling_per_token_logps"]
+        old_BT = inputs.get("old_per_token_logps", trainer_BT)
+        mask_BT = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        gap = gap_between(old_BT, rollout_BT, mask_BT)
+        if gap is not None:
+            self.gap = gap if self.gap is None else self.gap + gap
+        weights = self.correction.weights(old_BT, rollout_BT, mask_BT)
+        if weights is not None:
+            inputs["advantages"] = inputs["advantages"].unsqueeze(-1) * weights
