@@ -18,6 +18,7 @@ from flexinfer.engine.graphs import DecodeRunner
 from flexinfer.engine.limits import refusal
 from flexinfer.engine.loop import Loop, Machinery, OnToken
 from flexinfer.engine.memory import memory_told
+from flexinfer.engine.notices import weights_notices
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput, checked
 from flexinfer.engine.prefill import PrefillRunner
 from flexinfer.engine.results import Results, Sample, samples_of
@@ -38,9 +39,9 @@ GENERATING = ("generating", "lower --kv-memory, --max-batch-size or --prefill-to
 class Engine:
     """Generates from the weights of a loaded model, which it borrows and never changes.
 
-    `notices` say what runs and why; `stats` count since the engine was built; `max_seq_length`
-    bounds prompt and new tokens together (a request that asks for more new tokens ends there, with
-    finish reason "length").
+    `notices` say what runs and why, and a refresh renews what they say of the adapter; `stats`
+    count since the engine was built; `max_seq_length` bounds prompt and new tokens together (a
+    request that asks for more new tokens ends there, with finish reason "length").
     """
 
     def __init__(
@@ -57,7 +58,8 @@ class Engine:
             setup = set_up(loaded, self.config)
         self.max_seq_length = setup.max_seq_length
         self.vocab_size = setup.programs.decode_decoder.vocab_size
-        self.notices = loaded.notices + setup.notices
+        self._notices = loaded.notices + setup.notices
+        self.notices = self._notices + weights_notices(setup.weights)
         self.policy_version = 0
         slots = self.config.max_batch_size
         runner = DecodeRunner(setup.programs, slots, setup.graphs, self.stats)
@@ -129,6 +131,9 @@ class Engine:
             machinery.scheduler.reset()  # what a cache holds was computed with the old weights
             if machinery.device.type == "cuda":
                 torch.cuda.synchronize()
+            before, self.notices = self.notices, self._notices + weights_notices(machinery.weights)
+            for line in (line for line in self.notices if line not in before):
+                machinery.report(line, 0, 0)
             self.policy_version += 1
             self.stats.refresh_s.append(time.perf_counter() - started)
 

@@ -31,8 +31,23 @@ def notices_of(
     )
 
 
-def adapter_notices(weights: InferenceWeights) -> tuple[str, ...]:
-    """Say which adapter runs, how, and what it costs in memory."""
+def weights_notices(weights: InferenceWeights) -> tuple[str, ...]:
+    """Say which adapter runs, how, and what it and copies of 4-bit weights cost in memory."""
+    said = list(_adapter_notices(weights))
+    if copied := weights.copied_bytes:
+        said.append(
+            f"4-bit: {human(copied)} of weights copied, so that those of one input lie together"
+        )
+    return tuple(said)
+
+
+def _adapter_notices(weights: InferenceWeights) -> tuple[str, ...]:
+    """Say which adapter runs, if any."""
+    if weights.idle_adapter:
+        return (
+            "LoRA: none; the model's PEFT adapter is not in use, its base alone is served"
+            " (LoadedModel.adapter=AdapterChoice(model) brings it in)",
+        )
     if weights.adapter is None or weights.weights is None:
         return ("LoRA: none",)
     how = f"LoRA: {weights.mode}, {human(weights.weights.n_bytes)} beside the base"

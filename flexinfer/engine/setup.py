@@ -30,7 +30,7 @@ from flexinfer.engine.forms import Forms, forms_of, merge_of, obstacle_of
 from flexinfer.engine.invariant import check_invariant
 from flexinfer.engine.limits import Limits, known_positions, limits
 from flexinfer.engine.memory import PagePlan, available_memory, plan_pages
-from flexinfer.engine.notices import adapter_notices, notices_of, sight
+from flexinfer.engine.notices import notices_of, sight
 from flexinfer.engine.programs import Programs
 from flexinfer.engine.state import SlotState
 from flexinfer.errors import EnvironmentUnfit
@@ -101,7 +101,6 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     )
     attention = f"attention: {choice.name} ({choice.reason}), {sight(programs.windows)}"
     said = (*cut, *notices_of(graphs, plan, page, longest, config), *_idle(config, on_cuda))
-    said = (*said, *adapter_notices(weights))
     if choice.name == "flex" and not on_cuda:
         said = (*said, COMPILES)
     notices = (attention, *said, *forms.notices)

@@ -45,12 +45,13 @@ def base_tensors(module: nn.Module) -> dict[str, Tensor]:
 def plain_name(name: str) -> str:
     """Return a tensor's name as in the model that PEFT wrapped."""
     plain = name.removeprefix("base_model.model.").replace(".original_module.", ".")
+    plain = plain.replace(".token_adapter.base_layer.", ".")
     return plain.replace(".base_layer.", ".").removesuffix(".base_layer")
 
 
 def is_adapters(name: str) -> bool:
     """Whether a tensor belongs to an adapter and not to the model under it."""
-    return ".lora_" in name or ".modules_to_save." in name
+    return any(part in name for part in (".lora_", ".modules_to_save.", ".trainable_tokens_"))
 
 
 class ModuleSource:

@@ -18,12 +18,14 @@ from flexinfer.config import LoraMode
 from flexinfer.errors import UsageError
 from flexinfer.kernels.linear import Leaf
 from flexinfer.models.catalog import build_decoder
-from flexinfer.models.source import ModuleSource
+from flexinfer.models.source import ModuleSource, is_adapters
 from flexinfer.weights.adapter import Adapter
 from flexinfer.weights.adapter_check import checked
 from flexinfer.weights.borrowed import Borrowed
+from flexinfer.weights.layout import copied_bytes
 from flexinfer.weights.merged import Merge, MergedWeights
 from flexinfer.weights.names import check_adapter, random_rank
+from flexinfer.weights.peft_live import check_pristine, read_live
 from flexinfer.weights.runtime import RuntimeWeights
 from flexinfer.weights.targets import Listening, Targets
 
@@ -101,6 +103,7 @@ class InferenceWeights:
 
     def __init__(self, module: Any, choice: AdapterChoice | None, merge: Merge) -> None:
         """Build over a causal language model; raises UsageError for an adapter it cannot take."""
+        self._module: nn.Module = module
         self._borrowed = Borrowed(module)
         self._choice = choice
         self._sources: list[Listening] = []
@@ -114,6 +117,7 @@ class InferenceWeights:
             self.weights = self._weights(self.adapter, merge)
             self.weights.load(self.adapter)
             self.decoder = build_decoder(module, self._adapted(self.weights))
+        self.copied_bytes = copied_bytes(self.decoder, module)
 
     def _listen(self, module: nn.Module, root: str) -> Listening:
         """Return a source that remembers which linear maps there are."""
@@ -134,8 +138,6 @@ class InferenceWeights:
         check_source(source)
         device, copy = self._sources[0].tensor("embed_tokens.weight").device, True
         if isinstance(source, nn.Module):
-            from flexinfer.weights.peft_live import read_live
-
             found = read_live(source, self.targets)
         elif isinstance(source, Adapter):
             found = checked(source, self.targets)
@@ -168,15 +170,27 @@ class InferenceWeights:
             return RuntimeWeights(source, linears, adapter)
         return MergedWeights(source, linears, adapter, merge)
 
+    @property
+    def idle_adapter(self) -> bool:
+        """Whether the module holds an adapter of PEFT's, and none was chosen."""
+        if self.adapter is not None:
+            return False
+        return any(is_adapters(name) for name, _ in self._module.named_parameters())
+
     def check(self) -> None:
-        """Raise StaleWeights where a borrowed tensor no longer lies where it was."""
+        """Raise StaleWeights where a borrowed tensor no longer lies where it was.
+
+        Raises UsageError while PEFT holds an adapter merged into the base of the one in use.
+        """
         self._borrowed.check()
+        if self.weights is not None:
+            check_pristine(self._module)
 
     def refresh(self, source: AdapterSource | None) -> None:
         """Bring in `source`, or what was chosen at first, as it is now.
 
-        Raises StaleWeights where a borrowed tensor has moved, and UsageError for an adapter that
-        the engine has no place for; then nothing has changed.
+        Raises as `check` does, and UsageError for an adapter that the engine has no place for;
+        then nothing has changed.
         """
         self.check()
         if self.weights is None:

@@ -30,6 +30,7 @@ def read_live(module: nn.Module, targets: Mapping[str, tuple[int, int]]) -> Adap
     from peft.tuners.lora.layer import LoraLayer
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    check_pristine(module)
     walked = dict(_walk(module, "", BaseTunerLayer))
     tuners = {name: layer for name, layer in walked.items() if _is_a(layer, BaseTunerLayer)}
     lora = {name: layer for name, layer in tuners.items() if _is_a(layer, LoraLayer)}
@@ -40,8 +41,11 @@ def read_live(module: nn.Module, targets: Mapping[str, tuple[int, int]]) -> Adap
     if other := next((name for name in tuners if name not in lora), None):
         raise found.refuse(f"PEFT's {_title(tuners[other])} on {other} is not supported")
     for name, layer in lora.items():
-        _check_layer(found, name, layer)
-        if active in layer.lora_A or active in layer.lora_embedding_A:
+        if layer.disable_adapters:
+            raise found.refuse(
+                f"adapters are disabled in {name}", "call enable_adapter_layers first"
+            )
+        if active in _held(layer):
             _add(found, relative_name(name), layer, active, options["bias"] != "none")
     if options["bias"] == "all":
         _add_biases(found, walked)
@@ -72,12 +76,7 @@ def _title(layer: nn.Module) -> str:
 
 def _active(tuners: Mapping[str, Any], lora: Mapping[str, Any]) -> str:
     """Return the name of the one adapter that is active in any layer."""
-    held: set[str] = {
-        name
-        for layer in lora.values()
-        for name in layer.active_adapters
-        if name in layer.lora_A or name in layer.lora_embedding_A
-    }
+    held: set[str] = {name for layer in lora.values() for name in _held(layer)}
     if not held:
         other = next((_title(layer) for layer in tuners.values()), None) if not lora else None
         what = "no LoRA adapter is active" if tuners else "the model has no PEFT layers"
@@ -109,15 +108,25 @@ def _options(modules: Collection[nn.Module], active: str) -> Mapping[str, Any]:
     return options
 
 
-def _check_layer(found: Found, name: str, layer: Any) -> None:
-    """Raise UsageError for a layer whose base is not pristine, or whose adapters are off."""
-    if layer.merged_adapters:
-        raise found.refuse(
-            f"{layer.merged_adapters[0]} is merged into {name}, so the base is not pristine",
-            "load the base anew and never merge; the engine keeps a merged copy of its own",
+def _held(layer: Any) -> set[str]:
+    """Return the adapters that a layer has and uses."""
+    return set(layer.active_adapters) & {*layer.lora_A, *layer.lora_embedding_A}
+
+
+def check_pristine(module: nn.Module, name: str = "") -> None:
+    """Raise UsageError where PEFT has merged an adapter into weights, which are then no base.
+
+    It is asked at every call of an engine, so it does not look into PEFT's layers.
+    """
+    merged = vars(module).get("merged_adapters")
+    if merged:
+        raise UsageError(
+            f"adapter {merged[0]} is merged into {name}, so the base is not pristine",
+            hint="load the base anew and never merge: the engine keeps merged copies of its own",
         )
-    if layer.disable_adapters:
-        raise found.refuse(f"adapters are disabled in {name}", "call enable_adapter_layers first")
+    if merged is None:
+        for child_name, child in module.named_children():
+            check_pristine(child, f"{name}.{child_name}" if name else child_name)
 
 
 def _add(found: Found, name: str, layer: Any, active: str, biased: bool) -> None:

@@ -12,6 +12,7 @@ from peft import LoraConfig, get_peft_model
 
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.engine.engine import Engine
+from flexinfer.engine.memory import human
 from flexinfer.kernels.linear import Packed
 from flexinfer.kernels.nf4 import Nf4
 from flexinfer.models.catalog import build_decoder
@@ -24,7 +25,7 @@ from tests.support.engines import LIMITS, assert_greedy, complete
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES
 from tests.weights.folders import save_folder
-from tests.weights.nf4_models import SHAPE
+from tests.weights.nf4_models import SHAPE, theirs
 
 PROMPTS = prompts_of(9, 3, 17, 8)
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -83,3 +84,20 @@ def test_the_same_bits_in_any_batch(tmp_path: Path) -> None:
     with engine_over(model, batch_invariant=True) as engine:
         together = complete(engine, PROMPTS, max_new_tokens=NEW)
         assert together == [complete(engine, [p], max_new_tokens=NEW)[0] for p in PROMPTS]
+
+
+def test_weights_that_are_copied_to_lie_together_are_told(tmp_path: Path) -> None:
+    """Those that transformers loaded lie apart; those of the own loader are the module's."""
+    said = "of weights copied, so that those of one input lie together"
+    model = four_bits("qwen3", tmp_path)
+    with engine_over(model) as engine:
+        assert not any(said in line for line in engine.notices)
+    apart = replace(model, module=theirs(tmp_path))
+    groups = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+    held: Any = dict(apart.module.named_parameters())
+    copied = sum(t.nbytes for name, t in held.items() if name.split(".")[-2] in groups)
+    for choice in (None, AdapterChoice("random:4", "runtime")):
+        with engine_over(replace(apart, adapter=choice)) as engine:
+            assert any(f"4-bit: {human(copied)} {said}" in line for line in engine.notices)
+    with engine_over(replace(apart, adapter=AdapterChoice("random:4", "merged"))) as engine:
+        assert not any(said in line for line in engine.notices)
