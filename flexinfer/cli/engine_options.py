@@ -146,7 +146,7 @@ def _kernel_options(text: str | None, flag: str) -> Mapping[str, Any]:
 
     try:
         value = json.loads(text or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{flag} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{flag} is not a JSON object", hint="write it like '{\"num_warps\": 4}'")

@@ -16,6 +16,7 @@ from flexinfer.cli.signals import Terminated
 from flexinfer.errors import EnvironmentUnfit, FlexinferError, NotEnoughMemory, UsageError
 
 INTERRUPTED, TERMINATED = 130, 143
+_LONG_WORD = re.compile(r"(\w{120})\w{80,}")
 USAGE: Any = typer.BadParameter.__mro__[1]
 """click's UsageError, of the copy of click that the installed typer works with."""
 
@@ -55,10 +56,14 @@ def guard(action: Callable[[], int], debug: bool) -> int:
 
 
 def say_failure(message: str, hint: str | None = None) -> None:
-    """Write an `error:` line and, where there is a cure, a `hint:` line to stderr."""
+    """Write an `error:` line and, where there is a cure, a `hint:` line to stderr.
+
+    Of a run of letters or digits that fills lines only the beginning is shown.
+    """
     for label, text in (("error", message), ("hint", hint)):
         if text:
-            say(f"{label}: {' '.join(text.split())}")
+            line = _LONG_WORD.sub(r"\1...", " ".join(text.split()))
+            say(f"{label}: {line}")
 
 
 def explain(error: Exception) -> Failure:

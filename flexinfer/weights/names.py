@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,12 +67,12 @@ def resolve(model: str) -> ModelName:
     """
     if alias := _alias(model):
         return alias
-    path = Path(model).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(model))  # it and os.path.is... raise nothing for an odd name
+    if os.path.isdir(path):
         return ModelName(name=model, folder=path)
-    if path.is_file():
+    if os.path.isfile(path):
         return _file(model, path)
-    if _HUB_ID.fullmatch(model) and path.suffix.lower() != ".gguf":
+    if _is_hub_id(model) and path.suffix.lower() != ".gguf":
         return ModelName(name=model, hub_ids=(model,))
     if "/" in model or "\\" in model or path.suffix.lower() == ".gguf":
         raise UsageError(f"--model {model}: there is no such file or folder")
@@ -103,9 +104,15 @@ def _nearly_begun(typed: str, by_lower: Mapping[str, str]) -> str | None:
 
 
 def random_rank(adapter: str) -> int | None:
-    """Return the rank of `random[:RANK]`, None for the name of a folder."""
+    """Return the rank of `random[:RANK]`, None for the name of a folder.
+
+    A rank of more digits than LARGEST_RANK has is not read: it is LARGEST_RANK + 1.
+    """
     found = re.fullmatch(r"random(?::(\d+))?", adapter)
-    return None if found is None else int(found[1] or RANDOM_RANK)
+    if found is None:
+        return None
+    digits = (found[1] or str(RANDOM_RANK)).lstrip("0") or "0"
+    return int(digits) if len(digits) <= len(str(LARGEST_RANK)) else LARGEST_RANK + 1
 
 
 def check_adapter(adapter: str) -> None:
@@ -120,8 +127,8 @@ def check_adapter(adapter: str) -> None:
                 hint=hint,
             )
         return
-    folder = Path(adapter).expanduser()
-    if not folder.is_dir():
+    folder = Path(os.path.expanduser(adapter))
+    if not os.path.isdir(folder):
         raise UsageError(f"--adapter {adapter}: there is no such folder", hint=hint)
     for file in ("adapter_config.json", "adapter_model.safetensors"):
         if not any(
@@ -154,6 +161,20 @@ def default_model() -> tuple[str, str]:
     return choose_default(torch.cuda.is_available())
 
 
+def _is_hub_id(text: str) -> bool:
+    """Tell whether the hub could have a checkpoint of this name; no network."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    if not _HUB_ID.fullmatch(text):
+        return False
+    try:
+        validate_repo_id(text)
+    except HFValidationError:
+        return False
+    return True
+
+
 def is_cached(hub_id: str) -> bool:
     """Tell whether the hub cache holds a config.json of `hub_id`; no network."""
     from huggingface_hub import try_to_load_from_cache
@@ -173,7 +194,7 @@ def _alias(model: str) -> ModelName | None:
         if model.lower() == alias.lower():
             return ModelName(name=alias, hub_ids=hub_ids, config=alias)
         named = tuple(hub_id for hub_id in hub_ids if hub_id.lower() == model.lower())
-        if named and not Path(model).exists():
+        if named and not os.path.exists(model):
             return ModelName(name=named[0], hub_ids=named, config=alias)
     return None
 

@@ -12,6 +12,8 @@ from flexinfer.tasks.charts.write import check_kind
 
 N_PROMPTS, MOST_AT_ONCE = 64, 256
 """Prompts of a round, and sequences decoded at once, where nobody says."""
+MOST_TOKENS = 2**26
+"""Prompt tokens of a round that can be asked for: they are drawn one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +69,24 @@ class BenchConfig:
         SamplingParams(temperature=self.temperature)
         _check(0 <= self.seed < 2**62, "--seed", self.seed, "0 to 2**62 - 1")
         self._check_baseline()
-        assert self.lengths
         if self.n_prompts is None and len(self.batch_sizes) < 2:
             object.__setattr__(self, "n_prompts", N_PROMPTS)
+        self._check_workload()
         for name in self.backends:
             check_backend(name)
         if self.report_file is not None:
             check_kind(self.report_file)
         self._check_profile()
+
+    def _check_workload(self) -> None:
+        """Check that the prompts can be drawn in a sensible time."""
+        most = max(map(self.prompts_at, self.batch_sizes or (1,)))
+        if most * self.lengths[1] > MOST_TOKENS:
+            raise UsageError(
+                f"{most} prompts of up to {self.lengths[1]} tokens are no workload; allowed: "
+                f"{MOST_TOKENS} prompt tokens",
+                hint="lower --n-prompts, --max-batch-size or --prompt-length",
+            )
 
     def _check_profile(self) -> None:
         """Check that there are decode steps to profile, of the engine that can be."""
@@ -116,7 +128,7 @@ class BenchConfig:
     @property
     def lengths(self) -> tuple[int, int]:
         """Shortest and longest prompt, in tokens, both included; raises UsageError."""
-        match = re.fullmatch(r"\s*(\d+)\s*(?::\s*(\d+)\s*)?", self.prompt_length)
+        match = re.fullmatch(r"\s*(\d{1,9})\s*(?::\s*(\d{1,9})\s*)?", self.prompt_length)
         low = int(match.group(1)) if match else 0
         high = int(match.group(2) or low) if match else 0
         _check(1 <= low <= high, "--prompt-length", self.prompt_length, "LOW:HIGH, as in 64:256")
@@ -127,7 +139,7 @@ def parse_batch_sizes(text: str) -> tuple[int, ...]:
     """Read `64` or `1,8,32` (the value of --max-batch-size); raises UsageError."""
     parts = [part.strip() for part in text.split(",")]
     _check(
-        all(part.isascii() and part.isdigit() and int(part) for part in parts),
+        all(re.fullmatch("[0-9]{1,9}", part) and int(part) for part in parts),
         "--max-batch-size",
         text,
         "a number, or several as in 1,8,32",
