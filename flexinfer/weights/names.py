@@ -163,16 +163,14 @@ def default_model() -> tuple[str, str]:
 
 def _is_hub_id(text: str) -> bool:
     """Tell whether the hub could have a checkpoint of this name; no network."""
+    from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
 
-    if not _HUB_ID.fullmatch(text):
-        return False
     try:
-        validate_repo_id(text)
+        try_to_load_from_cache(text, "config.json")
     except HFValidationError:
         return False
-    return True
+    return bool(_HUB_ID.fullmatch(text))
 
 
 def is_cached(hub_id: str) -> bool:
