@@ -116,7 +116,9 @@ def _build(source: Source, options: ModelOptions, report: Report) -> tuple[Any, 
     dtype, dtype_notice = place.choose_dtype(options.dtype, device, config.dtype)
     model = skeleton.shell(config, source.generation, source.origin)
     check = (*prepare(model, source, options.load_in_4bit, dtype), *source.check(model))
-    place.require_memory(skeleton.weight_bytes(model, dtype), device, source.name)
+    place.require_memory(
+        skeleton.weight_bytes(model, dtype), device, f"the weights of {source.name}"
+    )
     try:
         skeleton.materialise(model, dtype, device)
         source.fill(model, report)

@@ -12,12 +12,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from flexinfer.errors import NotEnoughMemory
 from flexinfer.kernels.linear import Dense, Leaf
 from flexinfer.kernels.lora import merge
 from flexinfer.kernels.nf4 import Matrix, Nf4
 from flexinfer.models.source import Source
 from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.place import require_memory
 from flexinfer.weights.targets import apart, grouped, matrix
+
+COPIES, CURE = "the merged copies of the adapter's targets", "--lora-mode runtime keeps no copies"
 
 
 class Merge(NamedTuple):
@@ -36,13 +40,22 @@ class MergedWeights:
     def __init__(
         self, source: Source, linears: Iterable[str], adapter: Adapter, form: Merge | None = None
     ) -> None:
-        """Allocate the copies for the adapter's targets among `linears`; fill them by `load`."""
+        """Allocate the copies for the adapter's targets among `linears`; fill them by `load`.
+
+        Raises NotEnoughMemory where they do not fit.
+        """
         self._form = form or Merge()
         self._bases: dict[str, Matrix] = {}
         self._copies: dict[str, Dense] = {}
-        for names in grouped(linears):
-            if any(name in adapter.pairs for name in names):
-                self._copy({name: matrix(source, name) for name in names})
+        held = [names for names in grouped(linears) if any(name in adapter.pairs for name in names)]
+        groups = [{name: matrix(source, name) for name in names} for names in held]
+        device = source.tensor("embed_tokens.weight").device
+        require_memory(sum(map(_copied_bytes, groups)), device, COPIES, CURE)
+        try:
+            for group in groups:
+                self._copy(group)
+        except torch.OutOfMemoryError as error:
+            raise NotEnoughMemory(f"{COPIES} do not fit on {device}", hint=CURE) from error
 
     def _copy(self, bases: Mapping[str, Matrix]) -> None:
         """Make one buffer for the members of a group (and one for their biases)."""
@@ -80,3 +93,10 @@ class MergedWeights:
                     self._form.add(pristine, pair.a, pair.b, pair.scale, weight)
                 if bias is not None and base.bias is not None:
                     bias.copy_(base.bias if pair is None or pair.bias is None else pair.bias)
+
+
+def _copied_bytes(group: Mapping[str, Matrix]) -> int:
+    """Return the bytes of the weights of a group's copy."""
+    dtypes = [x.weight.dtype if isinstance(x, Dense) else x.dtype for x in group.values()]
+    sizes = [leaf.rows * leaf.columns for leaf in group.values()]
+    return sum(size * dtype.itemsize for size, dtype in zip(sizes, dtypes, strict=True))

@@ -42,14 +42,18 @@ def choose_dtype(
     return torch.float32, "dtype: float32"
 
 
-def require_memory(needed: int, device: torch.device, name: str) -> None:
-    """Raise NotEnoughMemory where `needed` bytes of weights do not fit into what is free."""
+def require_memory(
+    needed: int,
+    device: torch.device,
+    what: str,
+    hint: str = "choose a smaller --model or a narrower --dtype",
+) -> None:
+    """Raise NotEnoughMemory where `needed` bytes of something do not fit into what is free."""
     free = available_bytes(device)
     if free is not None and needed > free:
         raise NotEnoughMemory(
-            f"the weights of {name} need {needed / _GIB:.1f} GiB,"
-            f" {device.type} has {free / _GIB:.1f} GiB free",
-            hint="choose a smaller --model or a narrower --dtype",
+            f"{what} need {needed / _GIB:.1f} GiB, {device.type} has {free / _GIB:.1f} GiB free",
+            hint=hint,
         )
 
 
