@@ -53,7 +53,9 @@ def check_model(finished: Mapping[str | int, Record], model: str) -> None:
         if made != model:
             raise UsageError(
                 f"--resume: record {name!r} was made with model {made!r}, not {model!r}",
-                hint=f"give --model {made}, or write to another file",
+                hint=f"give --model {made}, or write to another file"
+                if isinstance(made, str)
+                else _SAME,
             )
 
 
@@ -132,9 +134,10 @@ def _parse(line: bytes) -> Record | None:
     """Parse a line of an output file; None where it is no record."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict) or not isinstance(record.get("outputs"), list):
         return None
-    named = isinstance(record.get("id"), str | int) or record.get("error")
-    return record | {"id": record.get("id")} if named else None
+    name = record.get("id")
+    named = isinstance(name, str | int) and not isinstance(name, bool)
+    return record | {"id": name} if named or record.get("error") else None

@@ -91,6 +91,8 @@ def test_only_whole_records_without_error_count_as_finished(tmp_path: Path) -> N
         ('{"id": 7, "outputs": []}\n', [0], "holds id 7"),
         ('{"name": 7}\n{"id": 0, "outputs": []}\n', [0], "line 1 of"),
         ('{"id": 0, "out\n{"id": 0, "outputs": []}\n', [0], "line 1 of"),
+        ("[" * 100_000 + "\n", [0], "line 1 of"),
+        ('{"id": true, "outputs": []}\n', [1], "line 1 of"),
         ("", ["a", "a"], "ids that differ"),
     ],
 )
