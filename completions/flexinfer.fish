@@ -46,7 +46,7 @@ complete -c flexinfer -n '__fish_seen_subcommand_from generate' -l quiet -s q -d
 complete -c flexinfer -n '__fish_seen_subcommand_from generate' -l debug -d 'Show tracebacks.'
 complete -c flexinfer -n '__fish_seen_subcommand_from generate' -s h -l help -d 'Show the help.'
 complete -c flexinfer -n __fish_use_subcommand -a bench -d 'Measure decoding on synthetic prompts, and compare.'
-complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l backend -x -a 'flex hf hf-cb vllm' -d 'Repeatable: side by side (default: flex) (hf, hf-cb, vllm: not in this version).'
+complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l backend -x -a 'flex hf hf-cb vllm' -d 'Repeatable: side by side (default: flex).'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l n-prompts -x -d 'Prompts a round (default: 64; of a list of batch sizes, as many as each).'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l n-samples -x -d 'Samples of each prompt.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l n-rounds -x -d 'Timed rounds, after a warm-up.'

@@ -13,9 +13,6 @@ from flexinfer.errors import EnvironmentUnfit
 UNSUPPORTED = frozenset(
     {
         "--fa4-prefill",
-        "--backend hf",
-        "--backend hf-cb",
-        "--backend vllm",
     }
 )
 """Options, values of options (`--backend hf`) and commands."""

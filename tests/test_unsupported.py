@@ -55,8 +55,10 @@ def test_these_modes_are_in_this_version(tmp_path: Any, mode: str) -> None:
 @pytest.mark.parametrize("name", ["trl", "accelerate", "datasets", "flash-attn-4", "vllm"])
 @pytest.mark.parametrize("mode", ["bf16", "lora", "4bit", "grpo"])
 def test_a_missing_package_that_nothing_uses_has_no_cure(
-    tmp_path: Any, name: str, mode: str
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, name: str, mode: str
 ) -> None:
+    users = {"train-grpo", "--backend vllm", "--fa4-prefill"}
+    monkeypatch.setattr(unsupported, "UNSUPPORTED", frozenset(users))
     line = look(machine(tmp_path, versions={}), name, mode=mode)
     assert (line.status, line.found, line.fix) == ("skip", "not installed", "")
     assert "nothing in this version uses it" in line.why
@@ -90,7 +92,7 @@ def test_the_help_marks_what_is_refused_and_nothing_else() -> None:
             assert (NOT_YET in option.help) is listed, (command.name, option.names)
 
 
-def test_the_help_says_which_values_are_refused() -> None:
-    bench = next(command for command in read_commands() if command.name == "bench")
-    backend = next(option for option in bench.options if "--backend" in option.names)
-    assert backend.help.endswith("(hf, hf-cb, vllm: not in this version).")
+def test_the_help_says_which_values_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unsupported, "UNSUPPORTED", frozenset({"--backend vllm"}))
+    said = unsupported.marked(["--backend"], "flex|hf|vllm", "Repeatable.")
+    assert said == "Repeatable (vllm: not in this version)."

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import difflib
+from importlib.util import find_spec
 
 from flexinfer.backends.protocol import Checkpoint
 from flexinfer.config import ModelOptions, Report, quiet
-from flexinfer.errors import UsageError
-from flexinfer.unsupported import lacks, refuse
+from flexinfer.errors import EnvironmentUnfit, UsageError
 
 BACKENDS = ("flex", "hf", "hf-cb", "vllm")
 
 
-def check_backend(name: str) -> None:
-    """Raise UsageError for an unknown back end, EnvironmentUnfit for one that is yet to come."""
+def check_backend(name: str, flag: str = "--backend") -> None:
+    """Raise UsageError for an unknown back end, EnvironmentUnfit where its package is missing."""
+    if name == "vllm" and find_spec("vllm") is None:
+        raise EnvironmentUnfit(
+            f"{flag} vllm: vllm is not installed", hint='pip install "flexinfer[vllm]"'
+        )
     if name in BACKENDS:
-        ready = [known for known in BACKENDS if not lacks(f"--backend {known}")]
-        refuse(f"--backend {name}", hint="this version has: " + ", ".join(ready))
         return
     near = difflib.get_close_matches(name.lower(), BACKENDS, n=1, cutoff=0.4)
     raise UsageError(
-        f"--backend {name!r} is unknown",
+        f"{flag} {name!r} is unknown",
         hint=f"did you mean {near[0]}?" if near else "known: " + ", ".join(BACKENDS),
     )
 
@@ -28,7 +30,16 @@ def check_backend(name: str) -> None:
 def load_checkpoint(name: str, options: ModelOptions, report: Report = quiet) -> Checkpoint:
     """Load the weights `options` names for back end `name`; raises as check_backend and load."""
     check_backend(name)
-    from flexinfer.backends.flex import FlexCheckpoint
+    if name == "vllm":
+        from flexinfer.backends.vllm_checkpoint import VllmCheckpoint
+
+        return VllmCheckpoint.of(options, report)
     from flexinfer.weights.load import load
 
-    return FlexCheckpoint(load(options, report))
+    if name == "flex":
+        from flexinfer.backends.flex import FlexCheckpoint
+
+        return FlexCheckpoint(load(options, report))
+    from flexinfer.backends.module_checkpoint import ModuleCheckpoint
+
+    return ModuleCheckpoint.of(load(options, report), name)

@@ -19,7 +19,7 @@ from flexinfer.backends.hf_steps import Draw, End
 from flexinfer.backends.lend import Lender
 from flexinfer.backends.module import Call, ModuleBackend
 from flexinfer.engine.results import Sample
-from flexinfer.errors import EnvironmentUnfit
+from flexinfer.errors import EnvironmentUnfit, UsageError
 
 
 class HfBackend(ModuleBackend):
@@ -42,7 +42,9 @@ class HfBackend(ModuleBackend):
     )
 
     def _said(self, module: PreTrainedModel) -> tuple[str, ...]:
-        """Say what runs; raises EnvironmentUnfit for what transformers does not compile here."""
+        """Say what runs; raises UsageError for graphs, EnvironmentUnfit for compiling on a CPU."""
+        if self.config.cuda_graphs:
+            raise UsageError("--cuda-graphs means nothing to hf", hint="leave it out")
         if not self.options.compiles:
             return (*super()._said(module), "generate: transformers', not compiled")
         if module.device.type == "cpu":

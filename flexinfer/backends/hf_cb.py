@@ -37,6 +37,7 @@ PAGE = 256
 """transformers' own page size."""
 ON_CPU = 1024
 """Tokens of a step on a CPU, at most: transformers allocates for all of them."""
+SWITCHES = "attention: continuous batching takes flash attention instead where it is installed"
 RECOMPUTED = (
     "policy log-probabilities: with top-k, top-p or min-p, what truncation kept is computed by one "
     "more forward of the module"
@@ -73,6 +74,7 @@ class HfCbBackend(ModuleBackend):
         return (
             *super()._said(module),
             f"generate: transformers' continuous batching, its manager {kept}",
+            *(() if self.options.attn_impl else (SWITCHES,)),
             RECOMPUTED,
         )
 
@@ -151,6 +153,7 @@ class HfCbBackend(ModuleBackend):
             "max_requests_per_batch": config.max_batch_size,
             "allow_block_sharing": not self.options.persistent_cb,
             "use_cuda_graph": config.cuda_graphs,
+            "auto_switch_to_flash": self.options.attn_impl is None,
             "return_logprobs": True,
             "seed": seed,
         }

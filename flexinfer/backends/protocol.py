@@ -84,7 +84,7 @@ class Checkpoint(Protocol):
 
     @property
     def device(self) -> str:
-        """`cpu` or `cuda`: where the weights lie."""
+        """Where the weights lie: `cpu` or `cuda`, or `elsewhere` for another process."""
         ...
 
     @property

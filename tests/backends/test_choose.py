@@ -9,12 +9,18 @@ from flexinfer.config import ModelOptions
 from flexinfer.errors import EnvironmentUnfit, UsageError
 
 
-@pytest.mark.parametrize("name", ["hf", "hf-cb", "vllm"])
-def test_a_planned_back_end_is_exit_3_and_says_so(name: str) -> None:
-    with pytest.raises(EnvironmentUnfit, match="not in this version") as caught:
-        load_checkpoint(name, ModelOptions(model="no-such-model"))
-    assert f"--backend {name} " in caught.value.message
-    assert "flex" in str(caught.value.hint)
+def test_vllm_without_its_package_is_exit_3_before_anything_is_loaded() -> None:
+    with pytest.raises(EnvironmentUnfit, match="--backend vllm: vllm is not installed") as caught:
+        load_checkpoint("vllm", ModelOptions(model="no-such-model"))
+    assert caught.value.exit_code == 3
+    assert "flexinfer[vllm]" in str(caught.value.hint)
+
+
+def test_the_flag_is_the_callers() -> None:
+    with pytest.raises(EnvironmentUnfit, match="--rollout vllm"):
+        check_backend("vllm", flag="--rollout")
+    with pytest.raises(UsageError, match="--rollout 'hff' is unknown"):
+        check_backend("hff", flag="--rollout")
 
 
 @pytest.mark.parametrize(
@@ -32,5 +38,6 @@ def test_nothing_near_lists_all() -> None:
     assert caught.value.hint == "known: flex, hf, hf-cb, vllm"
 
 
-def test_flex_passes() -> None:
-    check_backend("flex")
+@pytest.mark.parametrize("name", ["flex", "hf", "hf-cb"])
+def test_what_needs_no_package_of_its_own_passes(name: str) -> None:
+    check_backend(name)

@@ -8,9 +8,12 @@ from typing import NamedTuple
 
 
 class Peak(NamedTuple):
-    """Largest memory in units of 10**9 bytes; `reserved_gb` only where an allocator tells."""
+    """Largest memory in units of 10**9 bytes; `reserved_gb` only where an allocator tells.
 
-    allocated_gb: float
+    Nothing is known of another process.
+    """
+
+    allocated_gb: float | None
     reserved_gb: float | None
 
 
@@ -34,6 +37,8 @@ def peak(device: str) -> Peak:
 
         allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
         return Peak(allocated / 1e9, reserved / 1e9)
+    if device == "elsewhere":
+        return Peak(None, None)
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024

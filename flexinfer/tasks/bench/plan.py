@@ -23,7 +23,7 @@ def blank_rows(
             backend=backend,
             model_name=model_name,
             lora_adapter=options.adapter,
-            lora_mode=lora_mode(options),
+            lora_mode=lora_mode(options, backend),
             quantization="nf4" if options.load_in_4bit else None,
             max_batch_size=size,
             max_seq_length=engine_config.max_seq_length or 0,
@@ -36,8 +36,9 @@ def blank_rows(
     ]
 
 
-def lora_mode(options: ModelOptions) -> LoraMode | None:
-    """Return how an adapter will be brought in, None without one."""
+def lora_mode(options: ModelOptions, backend: str) -> LoraMode | None:
+    """Return how an adapter will be brought in, None without one; all but flex run it beside."""
     if options.adapter is None:
         return None
-    return options.lora_mode or ("runtime" if options.load_in_4bit else "merged")
+    beside = options.load_in_4bit or backend != "flex"
+    return options.lora_mode or ("runtime" if beside else "merged")

@@ -110,7 +110,7 @@ def _measured(
         listener.notice(*said)
         _check_length(backend, _needed(plan.prompts, config))
         gate = _gate(job, plan, backend, config, progress)
-        mode = None if backend.adapter is None else backend.adapter[1]
+        mode = plan.blank.lora_mode if backend.adapter is None else backend.adapter[1]
         blank = replace(
             plan.blank, max_seq_length=backend.max_seq_length, lora_mode=mode, gate=gate
         )

@@ -1,0 +1,127 @@
+"""vLLM as a rollout back end, for comparison: it reads weights by name and shares none."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flexinfer.backends.module import Call
+from flexinfer.config import EngineConfig, LoraMode, SamplingParams
+from flexinfer.engine.limits import refusal
+from flexinfer.engine.outputs import EngineStats, Request, RequestOutput, checked
+from flexinfer.engine.results import Results, Sample, samples_of
+from flexinfer.engine.state import kind_of
+from flexinfer.errors import UsageError
+from flexinfer.kernels.sampler import SamplerKind
+from flexinfer.weights.adapter import Adapter
+
+TRUNCATED = "vllm tells no policy log-probabilities with a penalty, top-k, top-p or min-p"
+
+
+@dataclass
+class VllmBackend:
+    """One vllm.LLM, seen through the protocol; `lora` is its request for the adapter, if any.
+
+    vLLM tells neither steps nor times of its own: with CUDA graphs, `graph_replays` counts the
+    steps that its longest sample needs at least.
+    """
+
+    llm: Any
+    sampling_params: Any
+    tokenizer: Any
+    eos_ids: frozenset[int]
+    vocab_size: int
+    max_seq_length: int
+    config: EngineConfig
+    notices: tuple[str, ...] = ()
+    lora: Any = None
+    name: str = "vllm"
+    stats: EngineStats = field(default_factory=EngineStats)
+    policy_version: int = 0
+    _calls: int = 0
+
+    @property
+    def adapter(self) -> tuple[Adapter, LoraMode] | None:
+        """None: the adapter is within vLLM."""
+        return None
+
+    def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
+        """Serve every request, in input order; raises UsageError where it is closed."""
+        if self.llm is None:
+            raise UsageError("the back end is closed", hint="open another one")
+        held = checked(requests)
+        errors = {index: self._refusal(request) for index, request in enumerate(held)}
+        good = {index: held[index] for index, error in errors.items() if error is None}
+        call = Call(good, Results(good, self.tokenizer, self.eos_ids))
+        if good:
+            self._calls += 1
+            self._serve(good, call)
+        return [
+            call.outputs.get(index)
+            or RequestOutput(
+                index=index, prompt_token_ids=request.prompt_token_ids, error=errors[index]
+            )
+            for index, request in enumerate(held)
+        ]
+
+    def refresh(self) -> None:
+        """Do nothing: weights and adapter are read once, when it is opened."""
+        self.policy_version += 1
+        self.stats.refresh_s.append(0.0)
+
+    def close(self) -> None:
+        """Give the engine up."""
+        self.llm = None
+        gc.collect()
+
+    def _refusal(self, request: Request) -> str | None:
+        """Return why a request cannot be served, or None."""
+        if kind_of(request.sampling) == SamplerKind.TRUNCATED:
+            return TRUNCATED
+        return refusal(request, self.max_seq_length, self.vocab_size)
+
+    def _serve(self, requests: Mapping[int, Request], call: Call) -> None:
+        """Ask for all requests at once, and read what comes back."""
+        seeds = self.config.seed, self._calls
+        samples = {i: samples_of(i, r, self.max_seq_length, *seeds) for i, r in requests.items()}
+        outputs = self.llm.generate(
+            [{"prompt_token_ids": list(r.prompt_token_ids)} for r in requests.values()],
+            [self._params(r.sampling, samples[i][0]) for i, r in requests.items()],
+            use_tqdm=False,
+            lora_request=self.lora,
+        )
+        self.stats.prefill_tokens += sum(len(r.prompt_token_ids) for r in requests.values())
+        assert len(outputs) == len(requests), "vLLM gave another number of outputs than requests"
+        longest = [self._read(*pair, call) for pair in zip(samples.values(), outputs, strict=True)]
+        if self.config.cuda_graphs is not False:
+            self.stats.graph_replays += max(longest) - 1
+
+    def _params(self, asked: SamplingParams, sample: Sample) -> Any:
+        """Return vLLM's settings; stop strings are looked for in what comes back."""
+        return self.sampling_params(
+            n=asked.n,
+            temperature=asked.temperature,
+            max_tokens=sample.max_new_tokens,
+            seed=sample.seed,
+            logprobs=0,
+            detokenize=False,
+            ignore_eos=True,
+            stop_token_ids=[] if asked.ignore_eos else sorted(self.eos_ids),
+        )
+
+    def _read(self, group: Sequence[Sample], output: Any, call: Call) -> int:
+        """Hand a request's samples to the call, one cut short as an error; return the longest."""
+        if len(output.outputs) != len(group):
+            call.refuse(group[0], f"vllm gave {len(output.outputs)} of {len(group)} samples")
+            return 1
+        for sample, found in zip(group, output.outputs, strict=True):
+            tokens, rows = list(found.token_ids), list(found.logprobs or ())
+            self.stats.decode_tokens += max(0, len(tokens) - 1)
+            logprobs = [float(row[t].logprob) for t, row in zip(tokens, rows, strict=False)]
+            told = zip(tokens, logprobs, strict=False)
+            if not any(call.add(sample, token, value, value) for token, value in told):
+                short = f"{len(tokens)} tokens and {len(rows)} log-probabilities came back"
+                call.refuse(sample, f"vllm: {short}, without an end")
+        return max(len(found.token_ids) for found in output.outputs)
