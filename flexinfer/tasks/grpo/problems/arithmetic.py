@@ -11,7 +11,7 @@ from flexinfer.assets.tiny_gemma4.arithmetic import OPERANDS, held_out, is_held_
 from flexinfer.tasks.grpo.problems.problem_set import Problems, Row, user_says
 
 NAME = "arithmetic"
-ROWS = 2**14
+ROWS = 2**13
 """How many sums are trained on where no number is asked for."""
 HELD_OUT = 200
 """The test sums of tiny-gemma4."""

@@ -61,7 +61,7 @@ def _reward(name: str) -> RewardFunc:
         symbolic.require()
     if name in BUILTIN:
         return BUILTIN[name]
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), BUILTIN, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name.lower(), BUILTIN, n=1, cutoff=0.5)
     known = f"known: {', '.join(BUILTIN)}, module:function"
     raise UsageError(
         f"--reward {name!r} is unknown", hint=f"did you mean {near[0]}? {known}" if near else known

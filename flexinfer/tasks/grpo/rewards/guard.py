@@ -88,7 +88,7 @@ def _score(name: str, place: int, value: Any) -> float | None:
     if value is None:
         return None
     said = f"--reward {name} returned {value!r:.60} for completion {place}"
-    if isinstance(value, str | bytes) or not isinstance(value, SupportsFloat):
+    if not isinstance(value, SupportsFloat):
         raise _NoReward(f"{said}, not a number or None")
     if not isfinite(score := float(value)):
         raise _NoReward(f"{said}, not a finite number or None")

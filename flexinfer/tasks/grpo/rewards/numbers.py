@@ -26,10 +26,7 @@ _NUMBER = re.compile(
 
 def read_number(text: str) -> Fraction | None:
     """Return the number that the whole text is, blanks around it aside, else None."""
-    stripped = text.strip()
-    if len(stripped) > LONGEST:
-        return None
-    match = _NUMBER.fullmatch(stripped)
+    match = _NUMBER.fullmatch(text.strip())
     return None if match is None else _value(match)
 
 

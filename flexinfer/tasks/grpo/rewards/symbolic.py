@@ -5,16 +5,22 @@ Its time limits need the main thread, where TRL asks for rewards; elsewhere ther
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
 from flexinfer.tasks.grpo.extras import need
+from flexinfer.tasks.grpo.rewards.numbers import read_number
 from flexinfer.tasks.grpo.rewards.sample import Sample
 from flexinfer.tasks.grpo.rewards.sections import solution
 
 NAME = "math-verify"
-SECONDS = 5
+SECONDS = 2
 """For reading an expression, and again for comparing two."""
+_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2}(?:[A-Za-z]|\s)")
+"""A word that is no LaTeX command; its letters would be multiplied as symbols."""
+_MARKS = ("$", r"\[", r"\(", r"\boxed")
+"""Where one stands, LaTeX begins."""
 
 
 def require() -> None:
@@ -28,20 +34,24 @@ def symbolically_equal(sample: Sample) -> float | None:
     Where the answer itself cannot be read there is no opinion.
     """
     assert sample.answer is not None
+    between = solution(sample.text)
+    text = sample.text if between is None else between
+    number = read_number(text)
+    if number is not None and number == read_number(sample.answer):
+        return 1.0
     library = _library()
     limit = SECONDS if threading.current_thread() is threading.main_thread() else None
     right = _parse(library, sample.answer, limit)
     if not right:
         return None
-    between = solution(sample.text)
-    said = _parse(library, sample.text if between is None else between, limit)
+    said = _parse(library, text, limit)
     return float(bool(said) and library.verify(right, said, timeout_seconds=limit))
 
 
-def _parse(library: Any, text: str, limit: int | None) -> list[Any]:
-    """Read an expression; one in bare LaTeX is not recognised until it is set between dollars."""
-    dollars = "\\" in text and "$" not in text and "\\boxed" not in text
-    return list(library.parse(f"${text}$" if dollars else text, parsing_timeout=limit))
+def _parse(library: Any, text: str, limit: int | None) -> Any:
+    """Read a text that is one expression: as LaTeX all of it, unless it is prose or marks some."""
+    some = _PROSE.search(text) or any(mark in text for mark in _MARKS)
+    return library.parse(text if some else f"${text}$", parsing_timeout=limit)
 
 
 def _library() -> Any:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.errors import EnvironmentUnfit, RequestError, UsageError
 from flexinfer.tasks.grpo.problems.choose import Problems, choose_problems
+from flexinfer.tasks.grpo.problems.row import checked
 from flexinfer.tasks.grpo.problems.table import as_dataset
 
 Write = Callable[..., str]
@@ -163,6 +164,14 @@ def test_a_bad_line_is_named_by_its_number(write: Write, line: Any, said: str) -
 def test_the_first_line_without_an_answer_is_named_though_others_follow(write: Write) -> None:
     with pytest.raises(UsageError, match="line 1: answer is missing, which line 2 has"):
         read(write({"prompt": "a"}, {"prompt": "b", "answer": "1"}))
+
+
+def test_a_column_nested_too_deeply() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(RequestError, match="nested too deeply"):
+        checked({"prompt": "a", "answer": "2", "x": deep})
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n \n", b"\xef\xbb\xbf"])

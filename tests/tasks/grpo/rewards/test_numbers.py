@@ -81,11 +81,18 @@ def test_anything_else_is_none(text: str) -> None:
         ("from 1,234 to 1,2", 1234, 2),
         ("costs $-5.", -5, -5),
         ("1/0 or 4", 4, 4),
+        ("step.5", 5, 5),
+        ("1,2345", 1, 2345),
+        ("1/2.5", 1, Fraction(5, 2)),
+        ("1/25.5", 1, Fraction(51, 2)),
+        ("1/23", Fraction(1, 23), Fraction(1, 23)),
         ("٣ then 4", 4, 4),
         ("9" * (LONGEST + 1) + " 5", 5, 5),
     ],
 )
-def test_numbers_are_found_in_a_text(text: str, first: int | None, last: int | None) -> None:
+def test_numbers_are_found_in_a_text(
+    text: str, first: Fraction | int | None, last: Fraction | int | None
+) -> None:
     assert (first_number(text), last_number(text)) == (first, last)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from flexinfer.errors import UsageError
 from flexinfer.tasks.grpo.rewards.choose import BUILTIN, choose_rewards
+from flexinfer.tasks.grpo.rewards.symbolic import SECONDS
 
 
 def score(name: str, text: Any, answer: object = None, tokens: int = 0) -> float | None:
@@ -80,11 +83,52 @@ def test_length_takes_a_point_for_a_thousand_tokens() -> None:
         ("no number", "1", 0),
         ("2", "1", 0),
         ("1", None, None),
+        ("blue", "blue", None),
+        ("the lube", "blue", None),
+        (r"so $(1,2)$", "(1,2)", 1),
+        ("<SOLUTION>(1, 2)</SOLUTION>", "(1,2)", 1),
+        ("<SOLUTION>(2, 1)</SOLUTION>", "(1,2)", 0),
+        ("<SOLUTION>1,000</SOLUTION>", "1000", 1),
+        ("<SOLUTION>$1000$</SOLUTION>", "1,000", 1),
+        ("<SOLUTION>50\\%</SOLUTION>", "50%", 1),
+        (r"<SOLUTION>x = 3\sqrt{2}</SOLUTION>", r"\sqrt{18}", 1),
+        (r"<SOLUTION>it is \boxed{3}</SOLUTION>", "3", 1),
+        ("<SOLUTION>it is 3</SOLUTION>", "3", 1),
+        (r"<SOLUTION>\[5\]</SOLUTION>", "5", 1),
+        (r"\(x+1\)", r"\[1+x\]", 1),
+        ("<SOLUTION>$5 or $6$</SOLUTION>", "6", 1),
+        ("1e-3", "0.001", 1),
+        ("x^2+1", "1+x^2", 1),
+        ("x^2+2", "1+x^2", 0),
+        ("12-3=9", "9", 1),
+        ("12-3=9", "12", 0),
+        ("<SOLUTION>-$5</SOLUTION>", "-5", 1),
+        ("<SOLUTION>\u2212x</SOLUTION>", "-x", 1),
+        ("<SOLUTION>lube</SOLUTION>", "$blue$", 0),
+        ("9" * 400, "9" * 400, 1),
+        ("9" * 399 + "8", "9" * 400, 0),
+        ("(" * 5000, "1", 0),
+        (r"$\sqrt{" * 200, "1", 0),
+        ("\ud800", "1", 0),
+        ("__import__('os').abort()", "1", 0),
     ],
 )
 def test_math_verify(text: str, answer: str | None, expected: float | None) -> None:
     pytest.importorskip("math_verify")
     assert score("math-verify", text, answer) == expected
+
+
+def test_math_verify_gives_up_on_what_takes_for_ever() -> None:
+    pytest.importorskip("math_verify")
+    began = time.perf_counter()
+    assert score("math-verify", "$9^{9^{9^{9}}}$", "1") == 0
+    assert time.perf_counter() - began < 2 * SECONDS + 1
+
+
+def test_math_verify_in_a_thread_of_its_own() -> None:
+    pytest.importorskip("math_verify")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(score, "math-verify", "x+1", "1+x").result() == 1
 
 
 @pytest.mark.parametrize("name", ["answer", "numbers", "exact-answer"])

@@ -50,6 +50,8 @@ def test_the_exact_format(text: str, found: str) -> None:
         f"{OPEN}42{CLOSE}6*7{END}",
         f"{OPEN}4{END}2{CLOSE}",
         f"6*7{END}{CLOSE}42{OPEN}",
+        f"6*7{CLOSE}{END}{OPEN}42",
+        f"6*7{OPEN}{END}42{CLOSE}",
         f"6*7{END}{OPEN}42{CLOSE}{OPEN}42{CLOSE}",
         f"6*7{END}{OPEN}{OPEN}42{CLOSE}{CLOSE}",
         f"6*7{END}{END}{OPEN}42{CLOSE}",
