@@ -55,6 +55,11 @@ def prepare(options: ModelOptions, config: GrpoConfig) -> Path | None:
             f"--resume: {folder} holds no checkpoint", hint="leave --resume out to begin anew"
         )
     _check_same(folder, settings(options, config))
+    if step_of(last) >= (config.max_steps or 0):
+        raise UsageError(
+            f"--resume: the run in {folder} has taken {step_of(last)} steps already",
+            hint="raise --max-steps to go on with it",
+        )
     return last
 
 

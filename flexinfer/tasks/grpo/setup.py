@@ -51,14 +51,12 @@ class Work(NamedTuple):
 
 
 def work_of(config: GrpoConfig) -> Work:
-    """Return the problems of a filled config, as many as its steps can use, and their rewards.
+    """Return the problems of a config and their rewards.
 
-    Raises UsageError or EnvironmentUnfit, before a model is loaded.
+    They do not depend on the number of steps, which a resumed run may raise. Raises UsageError or
+    EnvironmentUnfit, before a model is loaded.
     """
-    assert config.max_steps is not None
-    assert config.num_generations is not None
-    prompts = config.completions_per_step // config.num_generations
-    problems = choose_problems(config.dataset, seed=config.seed, count=config.max_steps * prompts)
+    problems = choose_problems(config.dataset, seed=config.seed)
     rewards = choose_rewards(config.reward or problems.rewards)
     check_answers(rewards, problems)
     return Work(problems, rewards)
@@ -89,7 +87,7 @@ def adapted(loaded: LoadedModel, config: GrpoConfig) -> nn.Module:
         task_type="CAUSAL_LM",
     )
     module: Any = loaded.module
-    model = get_peft_model(module, lora)
+    model: nn.Module = get_peft_model(module, lora)
     lora.base_model_name_or_path = loaded.name  # what --model takes, not where it lay
     return model
 

@@ -1,0 +1,137 @@
+"""A run that was cut in two ends where an uncut one does, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.errors import UsageError
+from flexinfer.tasks.grpo.checkpoints import newest
+from flexinfer.tasks.grpo.config import GrpoConfig
+from flexinfer.tasks.grpo.record import GrpoReport, StepRecord
+from flexinfer.tasks.grpo.run import RolloutOptions, run_grpo
+
+MODEL = ModelOptions(model="tiny-gemma4", device="cpu", seed=3)
+
+
+def run(folder: Path, **values: Any) -> GrpoReport:
+    """Train tiny-gemma4 for a few steps."""
+    short: dict[str, Any] = {
+        "max_steps": 4,
+        "num_generations": 4,
+        "per_device_batch_size": 8,
+        "lora_rank": 4,
+        "save_steps": 2,
+        "warmup_steps": 1,
+        "learning_rate": 3e-3,
+        "lr_scheduler": "constant_with_warmup",
+        "output_dir": folder,
+    }
+    on_step = values.pop("on_step", lambda record: None)
+    return run_grpo(
+        MODEL,
+        EngineConfig(max_batch_size=8, seed=3),
+        GrpoConfig(**short | values, stats_path=folder.parent / f"{folder.name}.json"),
+        RolloutOptions(),
+        on_step=on_step,
+    )
+
+
+def rollouts(folder: Path) -> list[dict[str, Any]]:
+    """Return what rollouts.jsonl holds."""
+    return [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+
+
+def adapter(folder: Path) -> dict[str, Any]:
+    """Return the tensors of the saved adapter."""
+    return load_file(folder / "adapter_model.safetensors")
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Fail unless two runs left the same adapter and the same completions."""
+    tensors, others = adapter(one), adapter(other)
+    assert tensors.keys() == others.keys()
+    for name, tensor in tensors.items():
+        assert tensor.equal(others[name]), name
+    assert rollouts(one) == rollouts(other)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GrpoReport]:
+    """Return the folder and the report of an uncut run."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return folder, run(folder)
+
+
+def test_a_run_moves_and_is_told_apart(whole: tuple[Path, GrpoReport], tmp_path: Path) -> None:
+    folder, report = whole
+    assert [step.policy_version for step in report.steps] == [0, 1, 2, 3]
+    assert len(rollouts(folder)) == 4 * 8
+    assert any(line["advantage"] for line in rollouts(folder))
+    assert any(bool(t.any()) for name, t in adapter(folder).items() if "lora_B" in name)
+
+
+def test_resuming_at_a_checkpoint_goes_on_bit_for_bit(
+    whole: tuple[Path, GrpoReport], tmp_path: Path
+) -> None:
+    folder, report = whole
+    cut = tmp_path / "cut"
+    run(cut, max_steps=2)
+    again = run(cut, resume=True)
+    assert_same(cut, folder)
+    assert [step.loss for step in again.steps] == report.losses
+    assert [step.step for step in again.steps] == [1, 2, 3, 4]
+
+
+def test_an_interrupted_run_saves_and_goes_on_bit_for_bit(
+    whole: tuple[Path, GrpoReport], tmp_path: Path
+) -> None:
+    """It comes after step 3, where no checkpoint is due."""
+    cut = tmp_path / "cut"
+
+    def interrupting(record: StepRecord) -> None:
+        if record.step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="step 3 is saved; --resume goes on from there"):
+        run(cut, save_steps=4, on_step=interrupting)
+    assert newest(cut) == cut / "checkpoint-3"
+    document = json.loads((tmp_path / "cut.json").read_text())
+    assert document["interrupted"]
+    assert len(document["steps"]) == 3
+    run(cut, resume=True)
+    assert_same(cut, whole[0])
+
+
+def test_a_new_run_never_writes_over_an_old_one(whole: tuple[Path, GrpoReport]) -> None:
+    folder, _ = whole
+    held = adapter(folder)
+    with pytest.raises(UsageError, match="holds a run already") as refused:
+        run(folder)
+    assert "--resume" in str(refused.value.hint)
+    assert all(tensor.equal(held[name]) for name, tensor in adapter(folder).items())
+
+
+def test_resuming_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no checkpoint"):
+        run(tmp_path / "empty", resume=True)
+
+
+def test_resuming_with_other_settings_is_refused(whole: tuple[Path, GrpoReport]) -> None:
+    with pytest.raises(UsageError, match=r"--resume: the run was made with --lora-rank 4, not 8"):
+        run(whole[0], resume=True, lora_rank=8)
+
+
+def test_a_finished_run_is_not_resumed(whole: tuple[Path, GrpoReport]) -> None:
+    folder, _ = whole
+    lines = rollouts(folder)
+    with pytest.raises(UsageError, match="has taken 4 steps already") as refused:
+        run(folder, resume=True)
+    assert "--max-steps" in str(refused.value.hint)
+    assert rollouts(folder) == lines
