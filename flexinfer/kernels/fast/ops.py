@@ -109,7 +109,11 @@ class TritonOps:
             tile = self._table.nf4(len(x), leaf.rows, leaf.columns, split=split)
             if tile is not None:
                 return nf4_matmul(x, leaf, tile)
-        return self._whole(x, Dense(nf4_dequantise(leaf).to(x.dtype), leaf.bias))
+        weight, bias = nf4_dequantise(leaf), leaf.bias
+        if self._table.invariant or x.dtype == leaf.dtype:  # its tiles are those of 16 bits
+            return self._whole(x, Dense(weight.to(x.dtype), bias))
+        bias = None if bias is None else bias.to(leaf.dtype)
+        return linear(x.to(leaf.dtype), weight, bias).to(x.dtype)
 
     def _beside(self, x: Tensor, leaf: Adapted) -> bool:
         """Whether an adapter's side path runs beside its base's product."""
