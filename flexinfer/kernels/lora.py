@@ -53,7 +53,7 @@ class Adapted(NamedTuple):
         return (self.rows,), (self.a.shape[0],)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map [..., K] to [..., N], rounded as the trainer's own forward rounds."""
+        """Map [..., K] to [..., N]; in 16 bits x a^T and both summands are rounded to the dtype."""
         return self.base(x) + F.linear(F.linear(x, self.a), self.b)
 
 

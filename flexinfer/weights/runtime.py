@@ -1,7 +1,11 @@
 """The runtime side path: adapters beside their bases, W x + B (A x), at fixed addresses.
 
-The exact forward of a trainer, for the price of two small products a group. Members of a group
-share one stack of A; B of each is zero outside its own ranks, and carries the scale.
+The base is the trainer's own, nothing of it is rounded again, for the price of two small products a
+group. A model in fp32 computes what PEFT does but for the order of sums. In a 16-bit model A and
+scale B are rounded to its dtype, as is A x; PEFT keeps LoRA weights in fp32 there unless told not
+to (autocast_adapter_dtype), and rounds the sum alone.
+
+Members of a group share one stack of A; B of each is zero outside its own ranks, with the scale.
 """
 
 from __future__ import annotations
