@@ -97,6 +97,27 @@ def load(options: ModelOptions, report: Report = quiet) -> LoadedModel:
     )
 
 
+def adopt(module: Any, tokenizer: PreTrainedTokenizerFast, name: str | None = None) -> LoadedModel:
+    """Return a *ForCausalLM that somebody else loaded as a model that engines can borrow.
+
+    It is never re-pointed: q,k,v and gate,up stay tensors of their own, which engines copy or
+    multiply one by one, and say so.
+    """
+    held = module.generation_config
+    generation: dict[str, Any] = {} if held is None else held.to_diff_dict()
+    ends = (module.config.eos_token_id, tokenizer.eos_token_id)
+    return LoadedModel(
+        name=name or module.config.name_or_path or type(module).__name__,
+        module=module,
+        tokenizer=tokenizer,
+        generation_config=generation,
+        eos_ids=_eos_ids(generation, *ends),
+        notices=(f"device: {module.device}", f"dtype: {str(module.dtype).removeprefix('torch.')}"),
+        packed=False,
+        load_s=0.0,
+    )
+
+
 def _adapter(options: ModelOptions) -> AdapterChoice | None:
     """Return the adapter that was asked for."""
     if options.adapter is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,8 @@ from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.correction import Correction
 from flexinfer.tasks.grpo.problems.choose import choose_problems
 from flexinfer.tasks.grpo.problems.length import within_length
-from flexinfer.tasks.grpo.problems.problem_set import Problems
+from flexinfer.tasks.grpo.problems.problem_set import Problems, Row
+from flexinfer.tasks.grpo.problems.table import as_dataset
 from flexinfer.tasks.grpo.rewards.choose import check_answers, choose_rewards
 from flexinfer.tasks.grpo.rewards.sample import RewardFunc
 from flexinfer.tasks.grpo.rollout import Encode, Prompt, Rollout
@@ -92,16 +94,15 @@ def adapted(loaded: LoadedModel, config: GrpoConfig) -> nn.Module:
     return model
 
 
-def room(
-    engine: EngineConfig, config: GrpoConfig, rows: Sequence[Any], encode: Encode
+def with_room(
+    engine: EngineConfig, new_tokens: int, rows: Iterable[Row], encode: Encode
 ) -> EngineConfig:
-    """Return the engine's settings with room for a step's completions; raises UsageError."""
-    assert config.max_completion_length is not None
-    longest = max(len(encode(row["prompt"])) for row in rows) + config.max_completion_length
+    """Return the engine's settings with room for every prompt's completion; raises UsageError."""
+    longest = max(len(encode(row["prompt"])) for row in rows) + new_tokens
     if engine.max_seq_length is not None and engine.max_seq_length < longest:
         raise UsageError(
             f"--max-seq-length {engine.max_seq_length} does not hold the longest prompt and "
-            f"--max-completion-length {config.max_completion_length}, which need {longest}",
+            f"--max-completion-length {new_tokens}, which need {longest}",
             hint="raise it, or lower --max-prompt-length",
         )
     return replace(engine, max_seq_length=engine.max_seq_length or longest)
@@ -124,7 +125,9 @@ def assemble(
     encode = encoder(loaded, options)
     problems = within_length(work.problems, encode, config.max_prompt_length)
     model = adapted(loaded, config)
-    engine = room(engine, config, (*problems.rows, *problems.held_out), encode)
+    assert config.max_completion_length is not None
+    every = chain(problems.rows, problems.held_out)
+    engine = with_room(engine, config.max_completion_length, every, encode)
     notices, rollout = loaded.notices, None
     if config.rollout != "vllm":
         backend = open_live(
@@ -172,8 +175,6 @@ def _trainer(
     rollout: Rollout | None,
 ) -> OnPolicyGRPOTrainer:
     """Return TRL's trainer, corrected, that writes nothing to the terminal itself."""
-    from datasets import Dataset
-
     weight: torch.Tensor = next(loaded.module.parameters())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
@@ -181,7 +182,7 @@ def _trainer(
             model=model,
             reward_funcs=list(rewards),
             args=arguments(config, weight.dtype, weight.device),
-            train_dataset=Dataset.from_list([dict(row) for row in problems.rows]),
+            train_dataset=as_dataset(problems.name, problems.rows),
             processing_class=loaded.tokenizer,
             rollout_func=rollout,
             correction=Correction(config.is_correction, config.is_cap),

@@ -14,7 +14,6 @@ from trl import GRPOTrainer
 
 from flexinfer.errors import FlexinferError, StaleWeights
 from flexinfer.tasks.grpo.correction import Correction, Gap, gap_between
-from flexinfer.tasks.grpo.rollout import Rollout
 
 
 class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type stubs
@@ -40,9 +39,10 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Roll out; raises StaleWeights, or FlexinferError for a log-probability that is none."""
         scored: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        step, rollout = self.state.global_step, self.rollout_func
-        if isinstance(rollout, Rollout) and rollout.step != step:
-            raise StaleWeights(f"step {step} got a rollout of step {rollout.step}")
+        step = self.state.global_step
+        version = inputs[0].get("policy_version", step)  # where the rollout tells it
+        if version != step:
+            raise StaleWeights(f"step {step} got a rollout of step {version}")
         rollout_BT = scored.get("sampling_per_token_logps")
         if rollout_BT is None or not bool(torch.isfinite(rollout_BT).all()):
             raise FlexinferError(
