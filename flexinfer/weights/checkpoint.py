@@ -28,7 +28,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{path.parent} has no {path.name}", hint=_cure(path.parent)) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{path} holds no JSON object")
@@ -65,6 +65,13 @@ def opened(path: Path) -> Iterator[Any]:
     """Open a safetensors file; raises UsageError in one line where it is corrupt."""
     from safetensors import SafetensorError, safe_open
 
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"the name of {path} is not UTF-8, and safetensors opens no other",
+            hint="rename the folder",
+        ) from error
     try:
         with safe_open(path, framework="pt") as file:
             yield file

@@ -59,6 +59,7 @@ def read_folder(folder: Path, targets: Mapping[str, tuple[int, int]]) -> Adapter
     found.notices += check_saved(found.name, options)
     held = _sort(found, _read_tensors(folder))
     rules = LoraRules(found.name, options)
+    rules.check(held.sides.keys())
     unselected = {module for module in held.sides if not rules.selects(module)}
     for module in sorted(held.sides.keys() - unselected):
         _add(found, rules, module, held.sides[module], held.base_biases.get(module))
@@ -161,6 +162,16 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     ) as error:
         first = one_line(error).partition(". ")[0]
         raise UsageError(f"{path} cannot be read: {first}", hint="save it again") from error
-    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
-        raise UsageError(f"{path} holds no table of tensors", hint="save it again")
-    return tensors
+    if not isinstance(tensors, dict) or not all(map(_is_plain, tensors.keys(), tensors.values())):
+        raise UsageError(f"{path} holds no table of plain tensors", hint="save it again")
+    return {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
+
+
+def _is_plain(key: object, tensor: object) -> bool:
+    """Whether this is a named tensor of strided values, as safetensors could hold it."""
+    return (
+        isinstance(key, str)
+        and isinstance(tensor, Tensor)
+        and tensor.layout is torch.strided
+        and not (tensor.is_nested or tensor.is_quantized)
+    )

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flexinfer.errors import UsageError
+from flexinfer.weights.patterns import How, endless
 
+LARGEST = 3.4e38
+"""Ranks and alphas are multiplied in fp32."""
+_PATTERNED = r"(.*\.)?({})$"
 DEFAULT = 8
 """What PEFT takes for `r` and `lora_alpha` where a config has none."""
 
@@ -24,6 +28,21 @@ class LoraRules:
 
     name: str
     options: Mapping[str, Any]
+
+    def check(self, modules: Collection[str]) -> None:
+        """Raise UsageError for a regular expression that is never done with these modules."""
+        listed: list[tuple[How, str, str]] = [
+            ("match", _PATTERNED.format(key), key)
+            for table in ("rank_pattern", "alpha_pattern")
+            for key in self._table(table)
+        ]
+        for option in ("target_modules", "exclude_modules"):
+            if isinstance(names := self._names(option), str):
+                listed.append(("fullmatch", names, names))
+        listed += [("match", form, form) for form in self._layer_forms()]
+        for how, form, pattern in listed:
+            if endless(how, form, modules):
+                raise self._refuse(f"matching the pattern {pattern!r} takes too long")
 
     def rank(self, module: str) -> int:
         """Return the rank of a module; raises UsageError where it is no positive integer."""
@@ -51,19 +70,24 @@ class LoraRules:
 
     def _patterned(self, patterns: str, default: str, module: str) -> float:
         """Return the value of the first pattern that matches, in the order of the file."""
-        table = self.options.get(patterns) or {}
-        if not isinstance(table, Mapping):
-            raise self._refuse(f"{patterns} is no object")
-        hits = (key for key in table if self._try(re.match, rf"(.*\.)?({key})$", module))
+        table = self._table(patterns)
+        hits = (key for key in table if self._try(re.match, _PATTERNED.format(key), module))
         key = next(hits, None)
         value = self.options.get(default, DEFAULT) if key is None else table[key]
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
-            or not math.isfinite(value)
+            or not abs(value) <= LARGEST
         ):
             raise self._refuse(f"{default if key is None else patterns} of {module} is {value!r}")
         return value
+
+    def _table(self, patterns: str) -> Mapping[str, Any]:
+        """Return a table of patterns."""
+        table = self.options.get(patterns) or {}
+        if not isinstance(table, Mapping):
+            raise self._refuse(f"{patterns} is no object")
+        return table
 
     def _names(self, option: str) -> str | list[str] | None:
         """Return a list of names or a regular expression."""
@@ -82,18 +106,22 @@ class LoraRules:
 
     def _in_layers(self, module: str) -> bool:
         """Whether layers_to_transform, if it says anything, names the module's layer."""
-        layers, patterns = self.options.get("layers_to_transform"), self._names("layers_pattern")
+        layers, forms = self.options.get("layers_to_transform"), self._layer_forms()
         if layers is None or layers == []:
             return True
-        if not patterns:
+        if not forms:
             found = re.match(r".*?\.[^.]*\.(?P<idx>\d+)\.", module)
         else:
-            listed = [patterns] if isinstance(patterns, str) else patterns
-            forms = (rf"(?:^|.*?\.){pattern}\.(?P<idx>\d+)\." for pattern in listed)
             hits = (self._try(re.match, form, module) for form in forms)
             found = next((hit for hit in hits if hit), None)
         wanted = layers if isinstance(layers, list) else [layers]
         return found is not None and int(found["idx"]) in wanted
+
+    def _layer_forms(self) -> list[str]:
+        """Return layers_pattern as whole regular expressions."""
+        patterns = self._names("layers_pattern") or []
+        listed = [patterns] if isinstance(patterns, str) else patterns
+        return [rf"(?:^|.*?\.){pattern}\.(?P<idx>\d+)\." for pattern in listed]
 
     def _try(
         self, match: Callable[[str, str], re.Match[str] | None], pattern: str, module: str
