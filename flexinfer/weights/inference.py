@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from flexinfer.config import LoraMode
-from flexinfer.errors import UsageError
+from flexinfer.errors import StaleWeights, UsageError
 from flexinfer.kernels.linear import Leaf
 from flexinfer.models.catalog import build_decoder
 from flexinfer.models.source import ModuleSource, is_adapters
@@ -105,7 +105,7 @@ class InferenceWeights:
         """Build over a causal language model; raises UsageError for an adapter it cannot take."""
         self._module: nn.Module = module
         self._borrowed = Borrowed(module)
-        self._choice = choice
+        self._choice, self._torn = choice, False
         self._sources: list[Listening] = []
         self.mode: LoraMode | None = None
         self.decoder: Decoder = build_decoder(module, self._listen)
@@ -178,10 +178,19 @@ class InferenceWeights:
         return any(is_adapters(name) for name, _ in self._module.named_parameters())
 
     def check(self) -> None:
-        """Raise StaleWeights where a borrowed tensor no longer lies where it was.
+        """Raise StaleWeights where a borrowed tensor has moved or a refresh did not come to its end.
 
         Raises UsageError while PEFT holds an adapter merged into the base of the one in use.
         """
+        self._check_base()
+        if self._torn:
+            raise StaleWeights(
+                "a refresh broke off, so a part of the weights is old and a part is new",
+                hint="refresh again",
+            )
+
+    def _check_base(self) -> None:
+        """Raise unless every borrowed tensor is where it was and is the trainer's base."""
         self._borrowed.check()
         if self.weights is not None:
             check_pristine(self._module)
@@ -189,10 +198,10 @@ class InferenceWeights:
     def refresh(self, source: AdapterSource | None) -> None:
         """Bring in `source`, or what was chosen at first, as it is now.
 
-        Raises as `check` does, and UsageError for an adapter that the engine has no place for;
-        then nothing has changed.
+        Raises as `check` does of the base, and UsageError for an adapter that the engine has no
+        place for; then nothing has changed.
         """
-        self.check()
+        self._check_base()
         if self.weights is None:
             if source is not None:
                 raise UsageError(
@@ -206,5 +215,6 @@ class InferenceWeights:
                 f"the adapter changes {lacking[0]}, which was no target when the engine was built",
                 hint="build the engine anew with this adapter",
             )
+        self._torn = True
         self.weights.load(adapter)
-        self.adapter = adapter
+        self.adapter, self._torn = adapter, False

@@ -13,7 +13,7 @@ from torch import nn
 
 from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
-from flexinfer.errors import FlexinferError, UsageError
+from flexinfer.errors import FlexinferError, NotEnoughMemory, StaleWeights, UsageError
 from flexinfer.weights.adapter import Adapter, Pair
 from flexinfer.weights.load import AdapterChoice
 from tests.engine.test_adapters import MODES, PROMPTS, engine_over, fresh
@@ -164,3 +164,30 @@ def test_an_adapter_given_as_a_pair_of_any_kind_of_number() -> None:
     with engine_over(fresh("qwen3"), whole) as engine:
         assert engine.adapter_sha is not None
         assert any("1 of 1 modules matched, rank 2, scale 2" in line for line in engine.notices)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), torch.OutOfMemoryError("CUDA error")])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_refresh_that_breaks_off_serves_nothing_until_the_next(
+    mode: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of the weights is new by then: no policy that a trainer ever had."""
+    with engine_over(fresh("qwen3"), "random:4", mode) as engine:
+        before = complete(engine, PROMPTS, max_new_tokens=4)
+        held: Any = engine.machinery.weights.weights
+        load = held.load
+
+        def breaking(adapter: Adapter) -> None:
+            load(spoilt(adapter, b=adapter.pairs[HERE].b + 1))
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(held, "load", breaking)
+            with pytest.raises((KeyboardInterrupt, NotEnoughMemory)):
+                engine.refresh()
+        assert engine.policy_version == 0
+        with pytest.raises(StaleWeights, match="a refresh broke off") as caught:
+            complete(engine, PROMPTS, max_new_tokens=4)
+        assert caught.value.hint == "refresh again"
+        engine.refresh()
+        assert complete(engine, PROMPTS, max_new_tokens=4) == before
