@@ -178,7 +178,7 @@ class InferenceWeights:
         return any(is_adapters(name) for name, _ in self._module.named_parameters())
 
     def check(self) -> None:
-        """Raise StaleWeights where a borrowed tensor has moved or a refresh did not come to its end.
+        """Raise StaleWeights where a borrowed tensor has moved or a refresh broke off.
 
         Raises UsageError while PEFT holds an adapter merged into the base of the one in use.
         """
