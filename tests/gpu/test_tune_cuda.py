@@ -22,6 +22,7 @@ from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import gated_matmul, matmul
 from flexinfer.kernels.fast.glue import act_mul
 from flexinfer.kernels.fast.nf4.matmul import nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.nf4.tile import Nf4Tile
 from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.fast.tiles.format import well_formed
 from flexinfer.kernels.fast.tiles.table import TileTable
@@ -105,11 +106,11 @@ def test_tuned_tiles_multiply_4_bit_weights_as_torch_does(timer: CudaTimer) -> N
             own += 1
             x = normal(int(rows), INPUTS)
             if kind == "nf4-gated":
-                product = nf4_gated_matmul(x, leaf, "silu", Tile(*tile))
+                product = nf4_gated_matmul(x, leaf, "silu", Nf4Tile(*tile))
                 gate, up = leaf(x).chunk(2, -1)
                 expected = F.silu(gate) * up
             else:
-                product, expected = nf4_matmul(x, leaf, Tile(*tile)), leaf(x)
+                product, expected = nf4_matmul(x, leaf, Nf4Tile(*tile)), leaf(x)
             assert close_to(product, expected), (kind, rows, tile)
     assert own, "cuBLAS is not the fastest everywhere"
 

@@ -12,7 +12,7 @@ import torch
 
 from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
 from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
-from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.nf4.tile import LEFT, RIGHT, Nf4Tile
 from flexinfer.kernels.fast.tiles.table import TileTable
 from flexinfer.kernels.fast.tuning import candidates
 from flexinfer.kernels.nf4 import Nf4
@@ -34,10 +34,12 @@ def nf4_cases(tma: int) -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"nf4 gated, untuned, {rows}", partial(gated, rows, gate)
         yield f"nf4 beside ranks, untuned, {rows}", partial(beside, rows, tile)
     yield "nf4 dequantised, untuned", dequantise
-    few, many = Tile(16, 64, 128, 4, 2, 3, 0), Tile(64, 64, 128, 1, 4, 3, tma)
+    few, many = Nf4Tile(16, 64, 128, 4, 2, 3, 0), Nf4Tile(64, 64, 128, 1, 4, 3, tma, RIGHT)
     for dtype in (FP16, FP32):
         yield f"nf4 {dtype}", partial(product, 8, few, dtype=dtype)
-    yield f"nf4 {list(many)}", partial(product, 8, many)
+    for tile in (many, many._replace(form=LEFT)):
+        yield f"nf4 {list(tile)}", partial(product, 8, tile)
+        yield f"nf4 beside ranks {list(tile)}", partial(beside, 8, tile)
     yield from tried() if tma else ()
 
 
@@ -59,13 +61,13 @@ def leaf(outputs: int, dtype: torch.dtype = BF16) -> Nf4:
     return Nf4(packed, absmax, torch.empty(16, device=META), dtype)
 
 
-def product(rows: int, tile: Tile, dtype: torch.dtype = BF16) -> None:
+def product(rows: int, tile: Nf4Tile, dtype: torch.dtype = BF16) -> None:
     """Launch a product."""
     x = torch.empty(rows, INPUTS, dtype=dtype, device=META)
     nf4_matmul(x, leaf(OUTPUTS, dtype), tile)
 
 
-def beside(rows: int, tile: Tile) -> None:
+def beside(rows: int, tile: Nf4Tile) -> None:
     """Launch a product beside that of a side path's ranks, few and many."""
     x = torch.empty(rows, INPUTS, dtype=BF16, device=META)
     for ranks in (8, 96):
@@ -73,7 +75,7 @@ def beside(rows: int, tile: Tile) -> None:
         nf4_lora_matmul(x, leaf(OUTPUTS), a, tile)
 
 
-def gated(rows: int, tile: Tile) -> None:
+def gated(rows: int, tile: Nf4Tile) -> None:
     """Launch a gated product with both activations."""
     x = torch.empty(rows, INPUTS, dtype=BF16, device=META)
     for activation in ("silu", "gelu_pytorch_tanh"):

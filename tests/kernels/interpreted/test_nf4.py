@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
 from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
-from flexinfer.kernels.fast.tile import Tile
+from flexinfer.kernels.fast.nf4.tile import APART, LEFT, RIGHT, Nf4Tile
 from flexinfer.kernels.fast.tuning import candidates
 from flexinfer.kernels.mlp import gated
 from flexinfer.kernels.nf4 import CODE, Nf4
@@ -16,8 +16,7 @@ from tests.support.triton_interpreter import DTYPES, close, normal
 
 INPUTS = 384
 tma = pytest.mark.parametrize("tma", [0, 1])
-joined = pytest.mark.parametrize("outputs", [32, 64])
-"""Of a block with four warps: with 64 they multiply even and odd weights joined."""
+forms = pytest.mark.parametrize("form", [APART, LEFT, RIGHT])
 rows = pytest.mark.parametrize("rows", [1, 16, 19])
 
 
@@ -31,13 +30,13 @@ def leaf(outputs: int, dtype: torch.dtype = torch.float32, inputs: int = INPUTS)
 
 @tma
 @rows
-@joined
-@pytest.mark.parametrize("split", [1, 2, 3])
+@forms
+@pytest.mark.parametrize("split", [1, 3])
 def test_each_share_is_the_product_of_its_inputs(
-    rows: int, split: int, outputs: int, tma: int
+    rows: int, split: int, form: int, tma: int
 ) -> None:
     x, w = normal(rows, INPUTS), leaf(64)
-    found = nf4_matmul(x, w, Tile(16, outputs, 64, split, 4, 3, tma))
+    found = nf4_matmul(x, w, Nf4Tile(16, 32, 64, split, 4, 3, tma, form))
     assert found.dtype == torch.float32
     assert found.shape == ((rows, 64) if split == 1 else (split, rows, 64))
     shares = zip(x.chunk(split, 1), w.weight().chunk(split, 1), strict=True)
@@ -45,34 +44,34 @@ def test_each_share_is_the_product_of_its_inputs(
 
 
 @tma
-@joined
-def test_several_blocks_a_turn(outputs: int, tma: int) -> None:
+@forms
+def test_several_blocks_a_turn(form: int, tma: int) -> None:
     x, w = normal(5, INPUTS), leaf(64)
-    close(nf4_matmul(x, w, Tile(16, outputs, 128, 1, 4, 3, tma)), w(x), 1e-4)
+    close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 4, 3, tma, form)), w(x), 1e-4)
 
 
-def test_outputs_that_no_tile_divides() -> None:
+@forms
+def test_outputs_that_no_tile_divides(form: int) -> None:
     x, w = normal(5, INPUTS), leaf(80)
-    close(nf4_matmul(x, w, Tile(16, 32, 128, 1, 4, 3, 0)), w(x), 1e-4)
+    close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 4, 3, 0, form)), w(x), 1e-4)
 
 
-@tma
 @rows
-@pytest.mark.parametrize("outputs", [16, 32])
+@pytest.mark.parametrize(("form", "tma"), [(APART, 0), (APART, 1), (LEFT, 0), (RIGHT, 0)])
 @pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
-def test_gated(rows: int, activation: str, outputs: int, tma: int) -> None:
+def test_gated(rows: int, activation: str, form: int, tma: int) -> None:
     x, w = normal(rows, INPUTS) * 0.2, leaf(2 * 64)
-    found = nf4_gated_matmul(x, w, activation, Tile(16, outputs, 64, 1, 4, 3, tma))
+    found = nf4_gated_matmul(x, w, activation, Nf4Tile(16, 32, 64, 1, 4, 3, tma, form))
     close(found, gated(*w(x).chunk(2, 1), activation), 1e-4)
 
 
 @tma
-@joined
+@forms
 @pytest.mark.parametrize("ranks", [3, 40])
 @pytest.mark.parametrize("split", [1, 3])
-def test_beside_the_ranks_of_a_side_path(split: int, ranks: int, outputs: int, tma: int) -> None:
+def test_beside_the_ranks_of_a_side_path(split: int, ranks: int, form: int, tma: int) -> None:
     x, w, a = normal(19, INPUTS), leaf(64 if tma else 80), normal(ranks, INPUTS, seed=3)
-    found = nf4_lora_matmul(x, w, a, Tile(16, outputs, 64, split, 4, 3, tma))
+    found = nf4_lora_matmul(x, w, a, Nf4Tile(16, 32, 64, split, 4, 3, tma, form))
     assert found.shape == (split, 19, w.rows + ranks)
     assert found.dtype == torch.float32
     shares = [m.chunk(split, 1) for m in (x, torch.cat((w.weight(), a)))]
@@ -94,12 +93,15 @@ def test_no_tile_that_is_tried_changes_a_weight(rows: int) -> None:
     expected = w.weight().T[:: 512 // rows]
     tried = [tile for family in candidates.nf4(128, 512, rows, 132) for tile in family.tiles]
     assert len({tile.split for tile in tried}) > 1
+    assert {tile.form for tile in tried} == {APART, LEFT, RIGHT}
     for tile in tried:
         found = nf4_matmul(x, w, tile)
         assert torch.equal(found if tile.split == 1 else found.sum(0).half(), expected), tile
 
 
-@pytest.mark.parametrize("tile", [Tile(16, 32, 256, 1, 4, 3, 0), Tile(16, 32, 128, 2, 4, 3, 0)])
-def test_inputs_that_the_tile_does_not_divide_are_refused(tile: Tile) -> None:
+@pytest.mark.parametrize(
+    "tile", [Nf4Tile(16, 32, 256, 1, 4, 3, 0), Nf4Tile(16, 32, 128, 2, 4, 3, 0)]
+)
+def test_inputs_that_the_tile_does_not_divide_are_refused(tile: Nf4Tile) -> None:
     with pytest.raises(AssertionError):
         nf4_matmul(normal(1, INPUTS), leaf(64), tile)

@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 
 from flexinfer.attention.choose import TRITON_HEAD_DIMS
 from flexinfer.kernels.fast.attention import DecodeTile
+from flexinfer.kernels.fast.nf4.tile import Nf4Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.fast.tiles.table import TileTable
@@ -22,7 +23,11 @@ SHIPPED: dict[str, Any] = json.loads(
 )
 PRODUCTS = ("matmul", "whole", "gated")
 NF4 = ("nf4", "nf4-whole", "nf4-gated")
-FIELDS = dict.fromkeys((*PRODUCTS, *NF4), Tile) | {"decode": DecodeTile, "prefill": PrefillTile}
+FIELDS = (
+    dict.fromkeys(PRODUCTS, Tile)
+    | dict.fromkeys(NF4, Nf4Tile)
+    | {"decode": DecodeTile, "prefill": PrefillTile}
+)
 FIRST, SECOND = [16, 64, 128, 4, 4, 4, 1], [64, 64, 64, 2, 4, 6, 0]
 TABLE = TileTable(
     {

@@ -15,16 +15,17 @@ from torch import Tensor
 
 from flexinfer.kernels.fast.act import gelu_tanh, silu
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
-from flexinfer.kernels.fast.nf4.tile import (
-    DTYPES,
-    check_nf4,
-    joins,
-    look_up,
-    nf4_operands,
-    pairs,
+from flexinfer.kernels.fast.nf4.lut import table_of
+from flexinfer.kernels.fast.nf4.tile import APART, DTYPES, Nf4Tile, check_nf4, look_up, nf4_operands
+from flexinfer.kernels.fast.nf4.turns import (
+    no_sums,
+    pairs_of,
+    share,
+    store_block,
+    turn,
+    weights_of,
 )
-from flexinfer.kernels.fast.nf4.turns import pairs_of, share, store_block, turn, weights_of
-from flexinfer.kernels.fast.tile import Tile, load_block
+from flexinfer.kernels.fast.tile import load_block
 from flexinfer.kernels.nf4 import Nf4
 
 
@@ -32,53 +33,58 @@ from flexinfer.kernels.nf4 import Nf4
 def nf4_matmul_kernel(
     x, w, absmax, code, out, M, N, K, per,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr, STAGES: tl.constexpr,
-    LUT: tl.constexpr, JOIN: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
+    LUT: tl.constexpr, FORM: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[s, m, n] = sum over inputs [s * per, (s + 1) * per); grid (N / BN, K / per, M / BM)."""
     n0 = tl.program_id(0) * BN
     part = tl.program_id(1)
     m0 = tl.program_id(2) * BM
-    acc = tl.zeros([BN, BM], dtype=tl.float32)
+    acc = no_sums(BM, BN, FORM)
+    table = table_of(code, LUT)
     await_inputs(PDL)
     acc = share(
-        acc, x, w, absmax, code, n0, m0, part * per, per, M, N, K,
-        BM, BN, BK, TMA, STAGES, LUT, JOIN, dtype,
+        acc, x, w, absmax, table, n0, m0, part * per, per, M, N, K,
+        BM, BN, BK, TMA, STAGES, LUT, FORM, dtype,
     )  # fmt: skip
     release_next(PDL)
-    store_block(acc, out, m0, n0, n0, part, M, N, N, BM, BN)
+    store_block(acc, out, m0, n0, n0, part, M, N, N, BM, BN, FORM)
 
 
 @triton.jit(do_not_specialize=["M"])
 def nf4_gated_kernel(
     x, w, absmax, code, out, M, N, K,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GELU: tl.constexpr, TMA: tl.constexpr,
-    STAGES: tl.constexpr, LUT: tl.constexpr, JOIN: tl.constexpr, dtype: tl.constexpr,
+    STAGES: tl.constexpr, LUT: tl.constexpr, FORM: tl.constexpr, dtype: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """out[m, n] = act(x w[n]) * (x w[N + n]), gate and up rounded first; grid (N / BN, M / BM)."""
     n0 = tl.program_id(0) * BN
     m0 = tl.program_id(1) * BM
+    table = table_of(code, LUT)
     await_inputs(PDL)
-    if JOIN:
-        both = tl.zeros([2 * BN, BM], dtype=tl.float32)
-        for k in tl.range(0, K, BK, num_stages=STAGES):
-            inputs = load_block(x, m0, k, M, K, BM, BK, TMA)
-            even, odd = pairs_of(w, absmax, code, n0, k, N, K, BN, BK, LUT, dtype)
-            both = turn(both, even, odd, inputs, JOIN, dtype)
-        gate, up = tl.split(tl.permute(tl.reshape(both, [BN, 2, BM]), (0, 2, 1)))
-    else:
-        gate = tl.zeros([BN, BM], dtype=tl.float32)
-        up = tl.zeros([BN, BM], dtype=tl.float32)
+    if FORM == 0:
+        gate = no_sums(BM, BN, FORM)
+        up = no_sums(BM, BN, FORM)
         for k in tl.range(0, K, BK, num_stages=STAGES):
             inputs = load_block(x, m0, k // 2, M, K // 2, BM, BK // 2, TMA)
-            even, odd = weights_of(w, absmax, code, n0, k, 2 * N, K, BN, BK, LUT, dtype, TMA)
-            gate = turn(gate, even, odd, inputs, JOIN, dtype)
-            even, odd = weights_of(w, absmax, code, N + n0, k, 2 * N, K, BN, BK, LUT, dtype, TMA)
-            up = turn(up, even, odd, inputs, JOIN, dtype)
+            even, odd = weights_of(w, absmax, table, n0, k, 2 * N, K, BN, BK, LUT, dtype, TMA)
+            gate = turn(gate, even, odd, inputs, FORM, dtype)
+            even, odd = weights_of(w, absmax, table, N + n0, k, 2 * N, K, BN, BK, LUT, dtype, TMA)
+            up = turn(up, even, odd, inputs, FORM, dtype)
+        gate, up = gate.T, up.T
+    else:
+        both = no_sums(BM, 2 * BN, FORM)
+        for k in tl.range(0, K, BK, num_stages=STAGES):
+            inputs = load_block(x, m0, k, M, K, BM, BK, TMA)
+            even, odd = pairs_of(w, absmax, table, n0, k, N, K, BN, BK, LUT, dtype)
+            both = turn(both, even, odd, inputs, FORM, dtype)
+        if FORM == 1:
+            both = both.T
+        gate, up = tl.split(tl.reshape(both, [BM, BN, 2]))
     release_next(PDL)
     gate = gate.to(dtype).to(tl.float32)
     act = gelu_tanh(gate) if GELU else silu(gate)
-    value = (act.to(dtype).to(tl.float32) * up.to(dtype).to(tl.float32)).T
+    value = act.to(dtype).to(tl.float32) * up.to(dtype).to(tl.float32)
     m = m0 + tl.arange(0, BM)
     n = n0 + tl.arange(0, BN)
     at = out + m[:, None].to(tl.int64) * N + n[None, :]
@@ -95,13 +101,14 @@ def nf4_dequantise_kernel(
     k0 = tl.program_id(1) * BK
     await_inputs(PDL)
     release_next(PDL)
-    even, odd = weights_of(w, absmax, code, n0, k0, N, K, BN, BK, LUT, out.dtype.element_ty, 0)
+    table = table_of(code, LUT)
+    even, odd = weights_of(w, absmax, table, n0, k0, N, K, BN, BK, LUT, out.dtype.element_ty, 0)
     n = n0 + tl.arange(0, BN)
     at = out + n[:, None].to(tl.int64) * K + k0 + tl.arange(0, BK)[None, :]
     tl.store(at, tl.interleave(even, odd), mask=n[:, None] < N)
 
 
-def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Tile) -> Tensor:
+def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> Tensor:
     """Return [M, N] in the dtype of `x`, or fp32 partial sums [S, M, N] where the tile splits K.
 
     K must be a multiple of split * BK, BK of 64, and N of BN where the tile loads by TMA. The
@@ -116,14 +123,14 @@ def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Tile) -> Tensor:
     pdl = dependent(x_MK, M)
     grid = (triton.cdiv(N, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     nf4_matmul_kernel[grid](
-        *nf4_operands(x_MK, leaf, tile, joins(tile)), leaf.absmax, leaf.code, out, M, N, K,
-        K // tile.split, tile.BM, tile.BN, tile.BK, tile.tma, tile.stages, look_up(),
-        joins(tile), DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
+        *nf4_operands(x_MK, leaf, tile), leaf.absmax, leaf.code, out, M, N, K,
+        K // tile.split, tile.BM, tile.BN, tile.BK, tile.tma, tile.stages, look_up(tile.form),
+        tile.form, DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 
 
-def nf4_gated_matmul(x_MK: Tensor, leaf: Nf4, activation: str, tile: Tile) -> Tensor:
+def nf4_gated_matmul(x_MK: Tensor, leaf: Nf4, activation: str, tile: Nf4Tile) -> Tensor:
     """Return act(x gate^T) * (x up^T) as [M, N]; the rows of `leaf` are gate's, then up's.
 
     N must be a multiple of BN, K of BK and BK of 64; `activation` is silu, swish or
@@ -134,12 +141,12 @@ def nf4_gated_matmul(x_MK: Tensor, leaf: Nf4, activation: str, tile: Tile) -> Te
     assert tile.split == 1, "partial sums cannot be activated"
     assert leaf.bias is None, "a bias comes before the activation"
     check_nf4(x_MK, leaf, tile)
-    joined = pairs(tile)
+    assert tile.form == APART or not tile.tma, "rows that alternate are loaded by pointers"
     out, pdl = x_MK.new_empty(M, N), dependent(x_MK, M)
     nf4_gated_kernel[(N // tile.BN, triton.cdiv(M, tile.BM))](
-        *nf4_operands(x_MK, leaf, tile, joined), leaf.absmax, leaf.code, out, M, N, K, tile.BM,
+        *nf4_operands(x_MK, leaf, tile), leaf.absmax, leaf.code, out, M, N, K, tile.BM,
         tile.BN, tile.BK, activation == "gelu_pytorch_tanh", tile.tma, tile.stages,
-        look_up(), joined, DTYPES[leaf.dtype], pdl,
+        look_up(tile.form), tile.form, DTYPES[leaf.dtype], pdl,
         num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out

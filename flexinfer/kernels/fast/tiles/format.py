@@ -9,12 +9,13 @@ from importlib.resources import files
 from typing import Any
 
 from flexinfer.kernels.fast.attention import DecodeTile
+from flexinfer.kernels.fast.nf4.tile import APART, LEFT, RIGHT, Nf4Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile import Tile
 
 KINDS: Mapping[str, Any] = {
     "matmul": Tile, "whole": Tile, "gated": Tile, "decode": DecodeTile, "prefill": PrefillTile,
-    "nf4": Tile, "nf4-whole": Tile, "nf4-gated": Tile,
+    "nf4": Nf4Tile, "nf4-whole": Nf4Tile, "nf4-gated": Nf4Tile,
 }  # fmt: skip
 NUMBERS = {
     "matmul": 2, "whole": 2, "gated": 2, "decode": 3, "prefill": 1,
@@ -65,7 +66,7 @@ def _number(text: str) -> bool:
 def _entry(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
     """Return whether one entry is a tile, or None where cuBLAS may win."""
     if tile is None:
-        return KINDS[kind] is Tile
+        return KINDS[kind] in (Tile, Nf4Tile)
     fields = KINDS[kind]._fields
     plain = isinstance(tile, list) and all(type(value) is int for value in tile)
     return plain and len(tile) == len(fields) and fits(kind, shape, KINDS[kind](*tile))
@@ -117,7 +118,7 @@ def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
     N, K = shape
     sound = _block(tile.BM) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
     divides = sound and N % tile.BN == 0 and K % (tile.split * tile.BK) == 0
-    if kind.startswith("nf4") and tile.BK % 64:
+    if isinstance(tile, Nf4Tile) and (tile.BK % 64 or tile.form not in (APART, LEFT, RIGHT)):
         return False
     return divides and tile.tma in (0, 1) and (kind in ("matmul", "nf4") or tile.split == 1)
 

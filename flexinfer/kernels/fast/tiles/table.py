@@ -7,7 +7,7 @@ None says that cuBLAS won. Rows beyond the last measured count, and unknown shap
 from __future__ import annotations
 
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.nf4.tile import pairs, untuned
+from flexinfer.kernels.fast.nf4.tile import APART, Nf4Tile, untuned
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.fast.tiles.format import Entries, merged, shipped
@@ -54,7 +54,7 @@ class TileTable:
         found = self._find("gated", f"{outputs}x{inputs}", rows)
         return None if found is None else Tile(*found)
 
-    def nf4(self, rows: int, outputs: int, inputs: int, *, split: bool) -> Tile | None:
+    def nf4(self, rows: int, outputs: int, inputs: int, *, split: bool) -> Nf4Tile | None:
         """Return the tile of a product with 4-bit weights, None for cuBLAS, dequantised before.
 
         Shapes that were not measured get a default tile up to nf4.tile.ROWS rows.
@@ -62,17 +62,17 @@ class TileTable:
         kind, shape = "nf4" if split else "nf4-whole", f"{outputs}x{inputs}"
         if self._entries.get(kind, {}).get(shape):
             found = self._find(kind, shape, rows)
-            return None if found is None else Tile(*found)
+            return None if found is None else Nf4Tile(*found)
         return untuned(rows, outputs, inputs, split=split)
 
-    def nf4_gated(self, rows: int, outputs: int, inputs: int) -> Tile | None:
+    def nf4_gated(self, rows: int, outputs: int, inputs: int) -> Nf4Tile | None:
         """Return the tile of the gated product with 4-bit weights; None and defaults as `nf4`."""
         shape = f"{outputs}x{inputs}"
         if self._entries.get("nf4-gated", {}).get(shape):
             found = self._find("nf4-gated", shape, rows)
-            return None if found is None else Tile(*found)
+            return None if found is None else Nf4Tile(*found)
         tile = untuned(rows, outputs, inputs, split=False)
-        if tile is not None and pairs(tile):
+        if tile is not None and tile.form != APART:
             tile = tile._replace(BN=32)
         return tile if tile is not None and outputs % tile.BN == 0 else None
 

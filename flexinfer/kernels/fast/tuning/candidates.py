@@ -6,10 +6,12 @@ ladder while it divides the inputs and the blocks do not outnumber the device by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from flexinfer.kernels.fast.attention import DecodeTile
+from flexinfer.kernels.fast.nf4.tile import APART, LEFT, RIGHT, Nf4Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.fast.tiles.format import LEAST_KEYS, fits
@@ -52,18 +54,30 @@ PREFILL = {
 }  # fmt: skip
 
 
-NF4 = {
-    16: ((32, 128, 2, 4), (64, 64, 2, 4), (64, 128, 2, 3), (64, 128, 4, 4), (128, 128, 8, 3)),
-    32: ((64, 64, 2, 4), (64, 128, 2, 3), (64, 128, 4, 4), (128, 128, 8, 3)),
-    64: ((64, 64, 2, 4), (64, 64, 4, 4), (64, 128, 4, 3), (128, 64, 4, 4), (128, 64, 8, 4),
-         (128, 128, 8, 3)),
-}  # fmt: skip
-NF4_GATED = {
-    16: ((32, 128, 2, 3), (64, 64, 2, 4), (32, 128, 4, 4), (64, 128, 8, 3)),
-    32: ((32, 128, 2, 3), (32, 128, 4, 4), (64, 128, 8, 3)),
-    64: ((32, 64, 2, 4), (32, 64, 4, 4), (32, 128, 4, 3), (64, 64, 8, 4), (64, 128, 8, 3)),
+NF4: Mapping[int, Mapping[int, Any]] = {
+    APART: {
+        16: ((32, 128, 2, 4), (64, 64, 2, 4), (64, 128, 2, 3)),
+        32: ((64, 64, 2, 4), (64, 128, 2, 3)),
+        64: ((64, 64, 2, 4),),
+    },
+    LEFT: {
+        16: ((64, 128, 4, 4), (128, 128, 8, 3)),
+        32: ((64, 128, 4, 4), (128, 128, 8, 3)),
+        64: ((64, 64, 4, 4), (64, 128, 4, 3), (128, 64, 4, 4), (128, 64, 8, 4), (128, 128, 8, 3)),
+    },
+    RIGHT: {64: ((64, 64, 4, 4), (64, 128, 4, 3), (128, 64, 4, 4), (128, 128, 8, 3))},
 }
-"""The same of products with 4-bit weights, where warps and BN decide how they multiply: see nf4."""
+NF4_GATED: Mapping[int, Mapping[int, Any]] = {
+    APART: {
+        16: ((32, 128, 2, 3), (64, 64, 2, 4)), 32: ((32, 128, 2, 3),), 64: ((32, 64, 2, 4),),
+    },
+    LEFT: {
+        16: ((32, 128, 4, 4), (64, 128, 8, 3)), 32: ((32, 128, 4, 4), (64, 128, 8, 3)),
+        64: ((32, 64, 4, 4), (32, 128, 4, 3), (64, 64, 8, 4), (64, 128, 8, 3)),
+    },
+    RIGHT: {64: ((32, 64, 4, 4), (32, 128, 4, 3), (64, 64, 4, 4), (64, 128, 8, 3))},
+}  # fmt: skip
+"""The same of products with 4-bit weights, by form (see nf4.turns) and BM."""
 
 
 class Family(NamedTuple):
@@ -131,20 +145,32 @@ def nf4(N: int, K: int, rows: int, processors: int) -> list[Family]:
     costs more instructions than the loads spare.
     """
     families = []
-    for BM in _nf4_rows(rows):
-        for BN, BK, warps, stages in NF4[BM]:
-            blocks = -(-N // BN) * -(-rows // BM)
-            most = max(1.0, MOST_WAVES * processors / blocks) if N <= WIDEST_SPLIT else 1
-            splits = [
-                split
-                for split in SPLITS
-                if split <= most and (split == 1 or K // split >= LEAST_INPUTS)
-                if fits("nf4", (N, K), Tile(BM, BN, BK, split, warps, stages, 0))
-            ]
-            if splits:
-                make = _tile(BM, BN, BK, warps, stages, 0)
-                families.append(_ladder(make, splits, blocks, processors))
+    for tile in _nf4_tiles(NF4, rows):
+        blocks = -(-N // tile.BN) * -(-rows // tile.BM)
+        most = max(1.0, MOST_WAVES * processors / blocks) if N <= WIDEST_SPLIT else 1
+        splits = [
+            split
+            for split in SPLITS
+            if split <= most and (split == 1 or K // split >= LEAST_INPUTS)
+            if fits("nf4", (N, K), tile._replace(split=split))
+        ]
+        if splits:
+            make = partial(_at_split, tile)
+            families.append(_ladder(make, splits, blocks, processors))
     return families
+
+
+def _at_split(tile: Nf4Tile, split: int) -> Nf4Tile:
+    """Return a geometry at a split."""
+    return tile._replace(split=split)
+
+
+def _nf4_tiles(geometries: Mapping[int, Mapping[int, Any]], rows: int) -> Iterator[Nf4Tile]:
+    """Yield the tiles of every form for `rows` rows, not split."""
+    for form, by_rows in geometries.items():
+        for BM in (64,) if form == RIGHT else _nf4_rows(rows):
+            for BN, BK, warps, stages in by_rows[BM]:
+                yield Nf4Tile(BM, BN, BK, 1, warps, stages, 0, form)
 
 
 def _nf4_rows(rows: int) -> tuple[int, ...]:
@@ -154,12 +180,11 @@ def _nf4_rows(rows: int) -> tuple[int, ...]:
 
 def nf4_gated(N: int, K: int, rows: int) -> list[Family]:
     """Return families of one tile each for the gated product with 4-bit weights."""
-    tiles = (
-        Tile(BM, BN, BK, 1, warps, stages, 0)
-        for BM in _nf4_rows(rows)
-        for BN, BK, warps, stages in NF4_GATED[BM]
-    )
-    return [Family((tile,), 0) for tile in tiles if fits("nf4-gated", (N, K), tile)]
+    return [
+        Family((tile,), 0)
+        for tile in _nf4_tiles(NF4_GATED, rows)
+        if fits("nf4-gated", (N, K), tile)
+    ]
 
 
 def decode(rows: int, head_dim: int, kv_heads: int, processors: int) -> list[Family]:
