@@ -142,6 +142,7 @@ complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l top-k -x -d
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l min-p -x -d '0 is off.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l is-correction -x -a 'token_truncate token_mask sequence_truncate sequence_mask none' -d 'Importance weights of trainer over rollout.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l is-cap -x -d 'The largest weight.'
+complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l sleep -l no-sleep -d 'Give the KV cache'\''s memory back while training.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l attn-impl -x -d 'hf, hf-cb: its attention.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l persistent-cb -d 'hf-cb: keep its manager.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l compile-mode -x -d 'hf, hf-cb: torch.compile.'

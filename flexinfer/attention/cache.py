@@ -48,6 +48,28 @@ class PagedKVCache:
         """Return (K, V) of the cache that `spec` reads."""
         return self._pools[spec.kv_layer]
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that the pools hold now."""
+        return sum(t.untyped_storage().nbytes() for pair in self._pools.values() for t in pair)
+
+    def release(self) -> None:
+        """Give the memory of every pool back; nothing may be read or written until `restore`."""
+        for tensor in (t for pair in self._pools.values() for t in pair):
+            tensor.untyped_storage().resize_(0)
+
+    def restore(self) -> bool:
+        """Take the memory again, as zeros, where it was given back; return whether a pool moved."""
+        moved = False
+        for tensor in (t for pair in self._pools.values() for t in pair):
+            storage = tensor.untyped_storage()
+            if storage.nbytes():
+                continue
+            storage.resize_(tensor.numel() * tensor.itemsize)
+            tensor.zero_()
+            moved = True  # to an address that may be another
+        return moved
+
     def __len__(self) -> int:
         """Return the number of layers that own a cache."""
         return len(self._pools)

@@ -61,6 +61,10 @@ class FlexBackend:
         """Bring the adapter in anew: the trainer's as it is now, else the one in use."""
         self.engine.refresh(None if self.live else self.engine.machinery.weights.adapter)
 
+    def sleep(self) -> None:
+        """Give the KV cache's memory back until the next call."""
+        self.engine.sleep()
+
     def close(self) -> None:
         """Give the KV cache and the graphs back."""
         self.engine.close()

@@ -125,6 +125,10 @@ class ModuleBackend(ABC):
         self._open()
         self.stats.refresh_s.append(0.0)
 
+    def sleep(self) -> None:
+        """Give up what is kept between calls: caches, graphs, a compiled forward."""
+        self._open().forget()
+
     def close(self) -> None:
         """Give up what is kept between calls; the module stays with its owner."""
         if self._lender is not None:

@@ -59,6 +59,10 @@ class Backend(Protocol):
         """Bring the adapter in use in anew, from memory; the rollouts stay what they were."""
         ...
 
+    def sleep(self) -> None:
+        """Give what only `generate` needs back until its next call, which takes it again."""
+        ...
+
     def close(self) -> None:
         """Give the KV cache and the graphs back; the checkpoint stays usable."""
         ...

@@ -158,6 +158,14 @@ class RolloutFlags:
     is_cap: Annotated[
         float, option("--is-cap", panel=ROLLOUT, metavar="X", help="The largest weight.")
     ] = 3.0
+    sleep: Annotated[
+        bool,
+        option(
+            "--sleep/--no-sleep",
+            panel=ROLLOUT,
+            help="Give the KV cache's memory back while training.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)

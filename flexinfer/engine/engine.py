@@ -23,6 +23,7 @@ from flexinfer.engine.outputs import EngineStats, Request, RequestOutput, checke
 from flexinfer.engine.prefill import PrefillRunner
 from flexinfer.engine.results import Results, Sample, samples_of
 from flexinfer.engine.setup import set_up
+from flexinfer.engine.sleep import sleep, wake
 from flexinfer.engine.state import kind_of
 from flexinfer.engine.turn import Turn
 from flexinfer.errors import UsageError
@@ -112,6 +113,7 @@ class Engine:
                 yield RequestOutput(index=index, prompt_token_ids=ids, error=error)
         if good:
             with self._taken("stream") as machinery:
+                wake(machinery)
                 machinery.weights.check()
                 self._calls += 1
                 yield from self._run(machinery, good, on_token)
@@ -136,6 +138,14 @@ class Engine:
                 machinery.report(line, 0, 0)
             self.policy_version += 1
             self.stats.refresh_s.append(time.perf_counter() - started)
+
+    def sleep(self) -> None:
+        """Give the memory of the KV cache back until the next call, which takes it again.
+
+        Weights, adapter and graphs stay. Raises UsageError while another call is not at its end.
+        """
+        with self._taken("sleep") as machinery:
+            sleep(machinery)
 
     @property
     def adapter_sha(self) -> str | None:

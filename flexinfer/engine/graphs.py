@@ -79,6 +79,12 @@ class DecodeRunner:
         """The batch sizes captured so far."""
         return tuple(sorted({bucket for bucket, _ in self._captured}))
 
+    def forget(self) -> None:
+        """Give every graph up: what they read lies elsewhere now."""
+        self._captured.clear()
+        self._fed.clear()
+        self._pool = None
+
     def needs(self, rows: int, kind: SamplerKind) -> bool:
         """Return whether `prepare` has something to do."""
         return self._graphs and (bucket_for(rows, self._max), kind) not in self._captured

@@ -46,6 +46,11 @@ class PrefillRunner:
         self._captured: dict[tuple[int, int, SamplerKind], CapturedPrefill] = {}
         self._pool: tuple[int, int] | None = None
 
+    def forget(self) -> None:
+        """Give every graph up: what they read lies elsewhere now."""
+        self._captured.clear()
+        self._pool = None
+
     def run(self, chunks: Sequence[Chunk], kept_rows: int, kind: SamplerKind) -> Tensor:
         """Compute chunks; return int32 [3, K] with K at least `kept_rows` where any is sampled.
 

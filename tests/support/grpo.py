@@ -64,3 +64,8 @@ def parts(family: str, settings: GrpoConfig, **engine: Any) -> Iterator[Parts]:
             quiet,
             stack,
         )
+
+
+def shorter(completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float]:
+    """Reward a completion for being short."""
+    return [-float(len(set(ids))) for ids in completion_ids]

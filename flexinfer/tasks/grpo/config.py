@@ -21,7 +21,8 @@ class GrpoConfig:
 
     `per_device_batch_size` counts completions in a forward pass, as TRL does; a step takes
     `gradient_accumulation_steps` of them and `num_generations` completions share a prompt. Lengths
-    are in tokens. `is_cap` bounds the importance weights. `beta` is the weight of the KL term.
+    are in tokens. `is_cap` bounds the importance weights. `beta` is the weight of the KL term. With
+    `sleep` the rollout's KV memory is given back while the adapter is trained.
     """
 
     rollout: str = "flex"
@@ -50,6 +51,7 @@ class GrpoConfig:
     min_p: float = 0.0
     is_correction: IsCorrection = "token_truncate"
     is_cap: float = 3.0
+    sleep: bool = False
     save_steps: int | None = None
     output_dir: Path = Path("flexinfer-grpo")
     resume: bool = False

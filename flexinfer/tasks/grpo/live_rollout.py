@@ -53,12 +53,11 @@ class LiveRollout:
         encode = encoder(loaded, chat)
         config = self._config
         if config.max_seq_length is None:
-            rows = trainer.train_dataset
-            if not isinstance(rows, Sized):
+            if not isinstance(trainer.train_dataset, Sized):
                 raise UsageError(
                     "a streamed data set tells no longest prompt",
                     hint="make_rollout(EngineConfig(max_seq_length=...))",
                 )
-            config = with_room(config, trainer.args.max_completion_length, rows, encode)
+            config = with_room(config, trainer.args.max_completion_length, trainer.train_dataset, encode)
         backend = open_live(self._backend, loaded, model, config, self._options, self._lora_mode)
         return Rollout(backend, encode, trainer.args.seed)

@@ -42,12 +42,14 @@ class Rollout:
 
     The sampling is what the trainer's arguments say. Samples depend on (`seed`, optimizer step,
     place in the batch) alone, so a resumed run draws what the uninterrupted one would have drawn.
-    `samples` are those of the last call, `times` those since they were last taken.
+    `samples` are those of the last call, `times` those since they were last taken. With `sleeps`
+    the back end's memory is given back after each call.
     """
 
     backend: Backend
     encode: Encode
     seed: int = 0
+    sleeps: bool = False
     samples: list[Completion] = field(default_factory=list)
     times: Times = Times()
     step: int | None = None
@@ -66,6 +68,8 @@ class Rollout:
         refreshed = time.perf_counter()
         requests = self._requests(prompts, sampling_of(trainer))
         outputs = self.backend.generate(requests)
+        if self.sleeps:
+            self.backend.sleep()
         self.samples = [sample(output) for output in outputs]
         self.times += Times(
             refreshed - started,

@@ -136,7 +136,7 @@ def assemble(
         stack.enter_context(closing(backend))
         # a fresh adapter changes nothing yet, as it should: that is no news
         notices = tuple(line for line in backend.notices if "no-op" not in line)
-        rollout = Rollout(backend, encode, config.seed)
+        rollout = Rollout(backend, encode, config.seed, config.sleep)
     return Parts(
         loaded=loaded,
         problems=problems,
