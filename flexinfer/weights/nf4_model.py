@@ -69,7 +69,9 @@ def _chosen(
             f"{source.name}: config.json says NF4, but no weight is stored so",
             hint="leave quantization_config out of it and give --load-in-4bit",
         )
-    return [name for name in eligible(model) if not (scheme or ON_THE_FLY).keeps(name)]
+    scheme, names = scheme or ON_THE_FLY, eligible(model)
+    scheme.check(names, source.name)
+    return [name for name in names if not scheme.keeps(name)]
 
 
 def eligible(model: PreTrainedModel) -> list[str]:

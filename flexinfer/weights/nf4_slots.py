@@ -13,6 +13,7 @@ from flexinfer.errors import UsageError
 from flexinfer.kernels.nf4 import BLOCK
 from flexinfer.models.nf4 import is_4bit
 from flexinfer.weights.nf4 import library
+from flexinfer.weights.nf4_state import check_parts
 from flexinfer.weights.pack import GROUPS
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Slots:
 
     def store(self, name: str, parts: Mapping[str, Tensor], told: str) -> None:
         """Take stored `weight` and statistics; raises UsageError, naming `told`, if they misfit."""
+        check_parts(told, parts)
         parts = dict(parts)
         packed = parts.pop("weight").view(torch.uint8)
         rows, inputs = self._tensors[name].shape

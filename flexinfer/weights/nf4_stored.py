@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
 from flexinfer.errors import UsageError
 from flexinfer.weights.checkpoint import Stored, opened
+from flexinfer.weights.nf4_state import STATE, read_state
 
 _STATE = ".weight.quant_state.bitsandbytes__"
 _NESTED = frozenset({"nested_absmax", "nested_quant_map"})
@@ -29,7 +29,7 @@ def folded(stored: Mapping[str, Stored]) -> dict[str, Stored]:
         parts = {
             n.removeprefix(f"{base}."): left.pop(n) for n in stored if n.startswith(base + ".")
         }
-        wanted = {"absmax", "quant_map"} | (_NESTED if "nested_offset" in facts else set())
+        wanted = {"absmax", "quant_map"} | (_NESTED if "nested_blocksize" in facts else set())
         missing = sorted(wanted - parts.keys()) + ([] if base in left else ["weight"])
         if missing:
             raise UsageError(f"{base} is stored in 4 bits without {', '.join(missing)}")
@@ -39,21 +39,12 @@ def folded(stored: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def _states(stored: Mapping[str, Stored]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and the content of every quantisation state."""
+    """Yield the name and the content of every quantisation state, {} of other types than NF4."""
     names = sorted((name for name in stored if _STATE in name), key=lambda n: stored[n].path)
     for path, group in groupby(names, key=lambda name: stored[name].path):
         with opened(path) as file:
             for name in group:
-                yield name, _facts(name, bytes(file.get_tensor(name).tolist()))
-
-
-def _facts(name: str, text: bytes) -> dict[str, Any]:
-    """Return a state's facts; raises UsageError where they are none."""
-    try:
-        facts = json.loads(text)
-        sound = isinstance(facts, dict) and len(facts["shape"]) == 2
-    except (ValueError, KeyError, TypeError):
-        sound = False
-    if not sound:
-        raise UsageError(f"{name} holds no quantisation state", hint="download it again")
-    return facts  # type: ignore[no-any-return]  # of json
+                if name.endswith(STATE):
+                    yield name, read_state(name, file.get_tensor(name))
+                else:
+                    yield name, {}
