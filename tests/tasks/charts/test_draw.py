@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from flexinfer.tasks.charts.chart import Bar, Bars, Curves, Series
@@ -40,7 +41,7 @@ def drawn(chart: Curves | Bars) -> Any:
         figure = Figure(layout="constrained")
         axes: Any = figure.add_subplot()
         draw(axes, chart)
-        figure.canvas.draw()
+        FigureCanvasAgg(figure).draw()
     return axes
 
 
@@ -154,7 +155,7 @@ def test_bars_show_the_value_the_points_and_the_text() -> None:
     assert "1,500" in [label.get_text() for label in axes.get_xticklabels()]
 
 
-@pytest.mark.parametrize("label", ["$x", "a$b$c_{", r"\frac", "_hidden", "模型"])
+@pytest.mark.parametrize("label", ["$x", "a$b$c_{", "$\\frac{$", r"\frac", "_hidden", "模型"])
 def test_any_name_is_a_label(label: str) -> None:
     lines = drawn(replace(LINES, series=[Series(label=label, values=[1.0, 2.0, 3.0])]))
     assert [text.get_text() for text in lines.get_legend().get_texts()] == [label]
@@ -163,6 +164,8 @@ def test_any_name_is_a_label(label: str) -> None:
 
 
 def test_the_settings_of_matplotlib_are_as_before() -> None:
-    before = dict(matplotlib.rcParams)
-    drawn(BARS)
-    assert dict(matplotlib.rcParams) == before
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        before = dict(matplotlib.rcParams)
+        drawn(BARS)
+        assert dict(matplotlib.rcParams) == before

@@ -14,7 +14,7 @@ import pytest
 
 from flexinfer.errors import EnvironmentUnfit, UsageError, WriteFailed
 from flexinfer.tasks.charts import html
-from flexinfer.tasks.charts.chart import Page, Table
+from flexinfer.tasks.charts.chart import Bars, Page, Table
 from flexinfer.tasks.charts.html import as_html
 from flexinfer.tasks.charts.png import as_png
 from flexinfer.tasks.charts.write import check_report, write_report
@@ -72,9 +72,10 @@ def test_texts_from_outside_stay_texts(page: Reader) -> None:
     assert page.words.count(EVIL) == 3
     assert f"bench {EVIL}" in page.words
     assert f"model {EVIL}" in page.words
-    chart = html._picture(BARS)
-    evil = html._picture(type(BARS)(title=EVIL, unit='"', bars=BARS.bars))
-    assert len(Reader(evil).seen) == len(Reader(chart).seen) == 1
+    evil = html._picture(Bars(title=EVIL, unit='" onload="', bars=BARS.bars))
+    ((tag, attributes),) = Reader(evil).seen
+    assert (tag, sorted(attributes)) == ("img", ["alt", "src"])
+    assert attributes["alt"] == f'{EVIL}, " onload="'
 
 
 def test_the_file_needs_nothing_else(page: Reader) -> None:

@@ -64,6 +64,7 @@ def test_a_new_run_starts_empty(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     with RolloutsFile(path) as file:
         file.write([made(1)])
+    path.write_text("no json\n" + path.read_text())
     with RolloutsFile(path):
         assert path.read_text() == ""
     with RolloutsFile(tmp_path / "other.jsonl", through=5):

@@ -98,7 +98,7 @@ def plan_run(
     What is None is taken from --max-prompt-length or assumed, and measured. Raises UsageError and
     EnvironmentUnfit as loading the model would, and UsageError beyond the model's positions.
     """
-    started_at, config = now(), config.filled()
+    started_at, config = now(), config.filled(options.model)
     prompt, said = _prompt(config, longest_prompt)
     model, batch = outline(options), batch_plan(config, prompt, processes)
     inference = Inference(model, config.lora_rank, options.lora_mode)

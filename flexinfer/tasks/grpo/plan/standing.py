@@ -19,8 +19,8 @@ from flexinfer.weights.targets import Listening, grouped
 
 OUTER = 256
 """Scales of 4-bit weights that share a scale of their own, where quantisation is double."""
-TABLES = (16 + 256) * 4
-"""Bytes of the two code books and the offset that each doubly quantised matrix brings, nearly."""
+TABLES = (16 + 256 + 1) * 4
+"""Bytes of the two code books and the offset that each doubly quantised matrix brings."""
 SMALL, STATES_BLOCK = 4096, 256
 """bitsandbytes keeps the states of smaller tensors in fp32; others have a scale per 256."""
 FP32 = 4

@@ -88,7 +88,7 @@ def test_weights_in_4_bit_are_those_of_bitsandbytes(folders: dict[str, Path], fa
     module = load(asked).module
     found = [*module.parameters(), *module.buffers(), *quantised(module)]
     model = outline(asked)
-    assert weight_bytes(model) == pytest.approx(size(found), rel=0.05)
+    assert weight_bytes(model) == size(found)
     assert weight_bytes(model) < 0.9 * weight_bytes(outline(options(folders[family])))
     names = {n for n, p in module.named_parameters() if type(p).__name__ == "Params4bit"}
     assert {f"{name}.weight" for name in model.packed} == names
@@ -206,7 +206,7 @@ def test_what_a_forward_pass_keeps_is_near_what_autograd_keeps(
 
 def test_checkpointing_pays_and_a_batch_costs(folders: dict[str, Path]) -> None:
     model: Outline = outline(options(folders["gemma4"]))
-    config = GrpoConfig(per_device_batch_size=4, num_generations=4).filled()
+    config = GrpoConfig(per_device_batch_size=4, num_generations=4).filled("qwen3-4b")
     one, two = (batch_plan(replace(config, per_device_batch_size=size), 32) for size in (4, 8))
     assert activation_bytes(model, two, False) == 2 * activation_bytes(model, one, False)
     assert activation_bytes(model, one, True) < activation_bytes(model, one, False)
