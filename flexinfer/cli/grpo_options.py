@@ -47,7 +47,7 @@ class DataFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFlags:
-    """How much goes into a step, and how many there are; defaults are those of the data set."""
+    """How much goes into a step, and how many there are; defaults are a recipe's."""
 
     max_steps: Annotated[
         int | None, option("--max-steps", panel=BATCH, metavar="N", help="Optimizer steps.")
@@ -115,7 +115,7 @@ class OptimizerFlags:
         option(
             "--gradient-checkpointing/--no-gradient-checkpointing",
             panel=OPTIMIZER,
-            help="Recompute activations in the backward pass (default: but for arithmetic).",
+            help="Recompute activations in the backward pass (default: but for tiny-gemma4).",
         ),
     ] = None
     lora_rank: Annotated[

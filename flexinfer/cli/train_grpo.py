@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flexinfer.cli.console import print_data
+from flexinfer.cli.console import Console, print_data
 from flexinfer.cli.engine_options import EngineFlags
 from flexinfer.cli.grpo_options import (
     BatchFlags,
@@ -19,7 +19,8 @@ from flexinfer.cli.grpo_options import (
 )
 from flexinfer.cli.grpo_progress import GrpoProgress
 from flexinfer.cli.options import CommonFlags, ModelFlags
-from flexinfer.config import ModelOptions
+from flexinfer.cli.width import screen_width
+from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,9 +44,11 @@ def train_grpo(
     """Train an adapter by GRPO on rollouts of its own weights."""
     from flexinfer.tasks.grpo.run import RolloutOptions, render, run_grpo
 
-    config = _config(data, batch, optimizer, rollout, run, engine.seed)
     options, hf_options = _options(model, engine.seed), RolloutOptions(**vars(hf))
+    config = _config(data, batch, optimizer, rollout, run, engine.seed).filled(options.model)
     engine_config = engine.config()
+    if plan.dry_run:
+        return _dry_run(options, engine_config, config, common)
     with GrpoProgress(quiet=common.quiet, max_steps=config.max_steps or 0) as progress:
         if model.model is None:
             progress.notice(f"--model not given: {DEFAULT_MODEL}, which comes with this package")
@@ -60,6 +63,20 @@ def train_grpo(
         )
     print_data(render(report, common.as_json))
     return report.exit_code
+
+
+def _dry_run(
+    options: ModelOptions, engine: EngineConfig, config: GrpoConfig, common: CommonFlags
+) -> int:
+    """Show what a run would do and need."""
+    from flexinfer.tasks.grpo.plan.run import plan_run, render
+
+    planned = plan_run(options, engine, config)
+    with Console(quiet=common.quiet) as console:
+        for line in planned.notices:
+            console.notice(line)
+    print_data(render(planned, common.as_json, screen_width()))
+    return planned.exit_code
 
 
 def _options(model: ModelFlags, seed: int) -> ModelOptions:
@@ -81,7 +98,7 @@ def _config(
     run: RunFlags,
     seed: int,
 ) -> GrpoConfig:
-    """Return the checked config, every choice made; raises UsageError."""
+    """Return the checked config; raises UsageError."""
     from flexinfer.tasks.grpo.run import GrpoConfig
 
     groups = (data, batch, optimizer, rollout, run)
@@ -89,4 +106,4 @@ def _config(
     for name in ("output_dir", "report", "stats_path"):
         values[name] = None if values[name] is None else Path(values[name])
     values["reward"] = tuple(data.reward or ())
-    return GrpoConfig(**values, seed=seed).filled()
+    return GrpoConfig(**values, seed=seed)

@@ -41,7 +41,7 @@ def config(folder: Path, **values: Any) -> GrpoConfig:
         "warmup_steps": 0,
         "lora_rank": 4,
     }
-    return GrpoConfig(**short | values).filled()
+    return GrpoConfig(**short | values).filled("tiny")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What train-grpo does: a frozen, validated config; what is None is chosen for the data set."""
+"""What train-grpo does: a frozen, validated config; what is None is chosen by recipe."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class GrpoConfig:
         """Completions that a device makes for an optimizer step; 0 while it is open."""
         return (self.per_device_batch_size or 0) * (self.gradient_accumulation_steps or 0)
 
-    def filled(self) -> GrpoConfig:
+    def filled(self, model: str) -> GrpoConfig:
         """Return the config with every open choice made; raises UsageError where they clash."""
-        recipe = RECIPES.get(self.dataset, GENERAL)
+        recipe = RECIPES.get((model.lower(), self.dataset.lower()), GENERAL)
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         open_ = {name: value for name, value in recipe.items() if own[name] is None}
         made = own | open_
@@ -133,10 +133,10 @@ GENERAL: Mapping[str, Any] = MappingProxyType(
         "gradient_checkpointing": True,
     }
 )
-"""What a data set of problems in words is trained with."""
-RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+"""What a model is trained with."""
+RECIPES: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType(
     {
-        "arithmetic": MappingProxyType(
+        ("tiny-gemma4", "arithmetic"): MappingProxyType(
             {
                 "max_steps": 200,
                 "num_generations": 8,
@@ -150,7 +150,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         )
     }
 )
-"""What some data sets are trained with instead."""
+"""What some (model, data set) are trained with instead."""
 
 
 def _flag(name: str) -> str:

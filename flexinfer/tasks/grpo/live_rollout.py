@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from typing import Any
+
+from datasets import IterableDataset
 
 from flexinfer.backends.live import open_live
 from flexinfer.backends.options import RolloutOptions
@@ -53,11 +55,12 @@ class LiveRollout:
         encode = encoder(loaded, chat)
         config = self._config
         if config.max_seq_length is None:
-            if not isinstance(trainer.train_dataset, Sized):
+            rows: Any = trainer.train_dataset
+            if isinstance(rows, IterableDataset):
                 raise UsageError(
                     "a streamed data set tells no longest prompt",
                     hint="make_rollout(EngineConfig(max_seq_length=...))",
                 )
-            config = with_room(config, trainer.args.max_completion_length, trainer.train_dataset, encode)
+            config = with_room(config, trainer.args.max_completion_length, rows, encode)
         backend = open_live(self._backend, loaded, model, config, self._options, self._lora_mode)
         return Rollout(backend, encode, trainer.args.seed)

@@ -59,7 +59,7 @@ def run_grpo(
     from flexinfer.tasks.grpo.stats_file import read_steps
     from flexinfer.weights.load import load
 
-    started_at, config = now(), config.filled()
+    started_at, config = now(), config.filled(options.model)
     check_outputs(config)
     work = work_of(config)
     last = prepare(options, config)
