@@ -147,9 +147,9 @@ def _manager(module: PreTrainedModel, session: Session) -> Iterator[Any]:
             f"continuous batching: {one_line(error)}", hint="lower --max-batch-size"
         ) from error
     except UNSERVED as error:
-        model = module.config.model_type
+        model, why = module.config.model_type, one_line(error).partition(". ")[0]
         raise EnvironmentUnfit(
-            f"transformers' continuous batching cannot run this {model}: {one_line(error)}",
+            f"transformers' continuous batching cannot run this {model}: {why}",
             hint="take another back end",
         ) from error
     manager.background_thread_status.clear()  # a kept one takes no request before

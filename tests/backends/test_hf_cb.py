@@ -116,6 +116,16 @@ def test_a_kept_manager_serves_new_weights_and_other_work() -> None:
     kept.close()
 
 
+def test_a_kept_manager_is_not_used_for_other_settings() -> None:
+    kept, greedy = live("hf-cb", tiny("qwen3"), options=KEPT), requests(6)
+    expected = ids_of(live("hf", tiny("qwen3")), greedy)
+    for params in ({"temperature": 1.5, "seed": 1}, {"temperature": 0.5, "top_k": 5, "seed": 1}):
+        for prompt, (found,) in zip(PROMPTS, samples(kept, requests(6, **params)), strict=True):
+            assert_own(tiny("qwen3"), prompt, found, params)
+        assert ids_of(kept, greedy) == expected
+    kept.close()
+
+
 def test_a_penalty_that_transformers_would_drop_is_refused() -> None:
     asked = [*requests(4)[:1], request((5, 6), max_new_tokens=4, repetition_penalty=1.2)]
     outputs = live("hf-cb", tiny("qwen3")).generate(asked)
