@@ -207,4 +207,4 @@ def _numbers(values: Values, log: bool) -> list[float]:
 
 def height_of(chart: Chart) -> float:
     """Return the height of a chart in inches: bars take room by their number."""
-    return max(2.9, 1.1 + 0.42 * len(chart.bars)) if isinstance(chart, Bars) else 2.9
+    return 1.2 + 0.42 * len(chart.bars) if isinstance(chart, Bars) else 2.9

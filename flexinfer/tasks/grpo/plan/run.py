@@ -27,8 +27,8 @@ from flexinfer.tasks.grpo.plan.standing import (
     weight_bytes,
 )
 
-ASSUMED_PROMPT = 512
-"""Tokens of the longest prompt where nobody knows."""
+ASSUMED_PROMPT, ASSUMED_SUM = 512, 128
+"""Tokens of the longest prompt where nobody knows: of problems in words; of a sum in a chat."""
 CONTEXT_BYTES = 600_000_000
 """The CUDA context, library workspaces and captured graphs, nearly."""
 
@@ -133,7 +133,8 @@ def _prompt(config: GrpoConfig, longest: int | None) -> tuple[int, tuple[str, ..
     """Return the tokens of the longest prompt, and what to say where they are assumed."""
     if longest is not None or config.max_prompt_length is not None:
         return longest or chosen(config.max_prompt_length), ()
-    return ASSUMED_PROMPT, (f"prompts: up to {ASSUMED_PROMPT} tokens assumed",)
+    assumed = ASSUMED_SUM if config.dataset.lower() == "arithmetic" else ASSUMED_PROMPT
+    return assumed, (f"prompts: up to {assumed} tokens assumed",)
 
 
 def _parts(

@@ -206,7 +206,7 @@ def test_what_a_forward_pass_keeps_is_near_what_autograd_keeps(
 
 def test_checkpointing_pays_and_a_batch_costs(folders: dict[str, Path]) -> None:
     model: Outline = outline(options(folders["gemma4"]))
-    config = GrpoConfig(per_device_batch_size=4, num_generations=4).filled("qwen3-4b")
+    config = GrpoConfig(per_device_batch_size=4, num_generations=4).filled("tiny-gemma4")
     one, two = (batch_plan(replace(config, per_device_batch_size=size), 32) for size in (4, 8))
     assert activation_bytes(model, two, False) == 2 * activation_bytes(model, one, False)
     assert activation_bytes(model, one, True) < activation_bytes(model, one, False)

@@ -105,6 +105,8 @@ def test_an_unknown_prompt_length_is_assumed_and_said() -> None:
     plan = plan_run(LARGE, EngineConfig(), GrpoConfig(dataset="gsm8k"), available=80 * GIB)
     assert plan.kv.longest == 512 + 512
     assert "prompts: up to 512 tokens assumed" in plan.notices
+    sums = plan_run(TINY, EngineConfig(), GrpoConfig(max_completion_length=8), available=GIB)
+    assert sums.kv.longest == 128 + 8
     known = plan_run(LARGE, EngineConfig(), GrpoConfig(dataset="gsm8k"), 100, available=80 * GIB)
     assert known.kv.longest == 612
     assert not any("assumed" in line for line in known.notices)
