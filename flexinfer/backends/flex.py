@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from flexinfer.config import EngineConfig, LoraMode, Report
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
-from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.adapters.adapter import Adapter
 from flexinfer.weights.load import LoadedModel
 
 

@@ -18,7 +18,7 @@ from flexinfer.engine.nonfinite import NOT_FINITE, finite
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput, checked
 from flexinfer.engine.results import Results, Sample, samples_of
 from flexinfer.errors import UsageError
-from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.adapters.adapter import Adapter
 from flexinfer.weights.load import LoadedModel
 
 GENERATING = ("generating", "lower --max-batch-size or --max-new-tokens")

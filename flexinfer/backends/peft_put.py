@@ -13,13 +13,13 @@ from torch import nn
 
 from flexinfer.errors import UsageError
 from flexinfer.models.catalog import build_decoder
-from flexinfer.weights.adapter import Adapter, Pair
-from flexinfer.weights.adapter_names import relative_name
+from flexinfer.weights.adapters.adapter import Adapter, Pair
+from flexinfer.weights.adapters.folder import read_folder
+from flexinfer.weights.adapters.names import relative_name
+from flexinfer.weights.adapters.random_adapter import random_adapter
+from flexinfer.weights.adapters.targets import Listening
 from flexinfer.weights.load import AdapterChoice
 from flexinfer.weights.names import random_rank
-from flexinfer.weights.peft_folder import read_folder
-from flexinfer.weights.random_adapter import random_adapter
-from flexinfer.weights.targets import Listening
 
 NAME = "default"
 

@@ -15,7 +15,7 @@ from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from flexinfer.weights.adapter import Adapter
+    from flexinfer.weights.adapters.adapter import Adapter
 
 
 class Backend(Protocol):

@@ -15,7 +15,7 @@ from flexinfer.engine.results import Results, Sample, samples_of
 from flexinfer.engine.state import kind_of
 from flexinfer.errors import UsageError
 from flexinfer.kernels.sampler import SamplerKind
-from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.adapters.adapter import Adapter
 
 TRUNCATED = "vllm tells no policy log-probabilities with a penalty, top-k, top-p or min-p"
 

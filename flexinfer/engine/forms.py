@@ -15,7 +15,7 @@ from flexinfer.errors import EnvironmentUnfit
 from flexinfer.kernels.invariant import InvariantOps
 from flexinfer.kernels.ops import Ops
 from flexinfer.models.decoder import Decoder
-from flexinfer.weights.merged import Merge
+from flexinfer.weights.adapters.merged import Merge
 
 
 def obstacle_of(decoder: Decoder, weight: Tensor) -> str | None:

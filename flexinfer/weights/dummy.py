@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from flexinfer.config import Report, quiet
-from flexinfer.weights.nf4_slots import Slots
+from flexinfer.weights.nf4.slots import Slots
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

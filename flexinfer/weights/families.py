@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flexinfer.errors import EnvironmentUnfit, UsageError, one_line
-from flexinfer.weights.nf4_config import stored_scheme
+from flexinfer.weights.nf4.config import stored_scheme
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -14,7 +14,7 @@ from torch import Tensor
 from flexinfer.config import Report, quiet
 from flexinfer.errors import UsageError
 from flexinfer.weights.checkpoint import Stored, opened
-from flexinfer.weights.nf4_slots import Slots
+from flexinfer.weights.nf4.slots import Slots
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -19,15 +19,15 @@ from flexinfer.errors import StaleWeights, UsageError
 from flexinfer.kernels.linear import Leaf
 from flexinfer.models.catalog import build_decoder
 from flexinfer.models.source import ModuleSource, is_adapters
-from flexinfer.weights.adapter import Adapter
-from flexinfer.weights.adapter_check import checked
+from flexinfer.weights.adapters.adapter import Adapter
+from flexinfer.weights.adapters.check import checked
+from flexinfer.weights.adapters.live import check_pristine, read_live
+from flexinfer.weights.adapters.merged import Merge, MergedWeights
+from flexinfer.weights.adapters.runtime import RuntimeWeights
+from flexinfer.weights.adapters.targets import Listening, Targets
 from flexinfer.weights.borrowed import Borrowed
-from flexinfer.weights.layout import copied_bytes
-from flexinfer.weights.merged import Merge, MergedWeights
 from flexinfer.weights.names import check_adapter, random_rank
-from flexinfer.weights.peft_live import check_pristine, read_live
-from flexinfer.weights.runtime import RuntimeWeights
-from flexinfer.weights.targets import Listening, Targets
+from flexinfer.weights.nf4.copied import copied_bytes
 
 if TYPE_CHECKING:
     from flexinfer.models.decoder import Decoder
@@ -154,12 +154,12 @@ class InferenceWeights:
     def _named(self, source: str) -> Adapter:
         """Read `random[:RANK]` or a folder."""
         if (rank := random_rank(source)) is not None:
-            from flexinfer.weights.random_adapter import random_adapter
+            from flexinfer.weights.adapters.random_adapter import random_adapter
 
             like = self._sources[0].tensor("embed_tokens.weight")
             seed = self._choice.seed if self._choice is not None else 0
             return random_adapter(self.targets, rank, seed, like.dtype, like.device)
-        from flexinfer.weights.peft_folder import read_folder
+        from flexinfer.weights.adapters.folder import read_folder
 
         return read_folder(Path(source).expanduser(), self.targets)
 

@@ -130,7 +130,7 @@ def _build(source: Source, options: ModelOptions, report: Report) -> tuple[Any, 
     import torch
 
     from flexinfer.weights import place, skeleton
-    from flexinfer.weights.nf4_model import prepare
+    from flexinfer.weights.nf4.model import prepare
 
     device, device_notice = place.choose_device(options.device)
     config = text_config(source.config, source.name)

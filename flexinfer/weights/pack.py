@@ -18,7 +18,7 @@ def allocate(module: nn.Module, dtype: torch.dtype, device: torch.device) -> Non
     """Give the meta parameters and persistent buffers of `module` uninitialised, packed memory.
 
     Tied parameters stay tied. Nothing is copied: the peak is one copy of the model. Parameters of
-    a class of their own (4-bit ones) are left: see nf4_slots.
+    a class of their own (4-bit ones) are left: see nf4/slots.py.
     """
     memory = _packed(module, dtype, device)
     persistent = set(module.state_dict())

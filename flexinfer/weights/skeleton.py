@@ -63,7 +63,7 @@ def materialise(model: PreTrainedModel, dtype: torch.dtype, device: torch.device
 
     No random number is drawn and no weight exists twice. Computed buffers (rope frequencies,
     embedding scales) are right; parameters and persistent buffers are for the caller to fill.
-    4-bit weights get memory when they are filled: see nf4_slots.
+    4-bit weights get memory when they are filled: see nf4/slots.py.
     """
     model.config.dtype = dtype
     allocate(model, dtype, device)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from flexinfer.config import ModelOptions, Report
 from flexinfer.errors import UsageError
-from flexinfer.weights import checkpoint, dummy, fill, gguf, hub, names, nf4_stored, tokenizer
+from flexinfer.weights import checkpoint, dummy, fill, gguf, hub, names, tokenizer
 from flexinfer.weights.families import check_family
 from flexinfer.weights.generation import read_generation
+from flexinfer.weights.nf4.stored import folded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -129,7 +130,7 @@ def choose(options: ModelOptions, found: names.ModelName, report: Report) -> Sou
     folder = found.folder or hub.folder(found, report)
     config, generation = _configs(folder)
     check_family(config, found.name)
-    tensors = nf4_stored.folded(checkpoint.stored_tensors(folder))
+    tensors = folded(checkpoint.stored_tensors(folder))
     return Folder(
         name=found.name, origin=str(folder), config=config, generation=generation, tensors=tensors
     )

@@ -144,8 +144,10 @@ def test_bench_checks_its_output_and_times_a_refresh(command: Any, mode: str) ->
 def test_bench_sees_an_adapter_that_is_not_there(
     command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flexinfer.weights.merged.MergedWeights.load", lambda *args: None)
-    monkeypatch.setattr("flexinfer.weights.targets.torch.Tensor.new_empty", torch.Tensor.new_zeros)
+    monkeypatch.setattr("flexinfer.weights.adapters.merged.MergedWeights.load", lambda *args: None)
+    monkeypatch.setattr(
+        "flexinfer.weights.adapters.targets.torch.Tensor.new_empty", torch.Tensor.new_zeros
+    )
     words = ("bench", "--model", "tiny-gemma4", "--device", "cpu", "--n-prompts", "3", "--json")
     words = (*words, "--max-new-tokens", "6", "--n-rounds", "1", "--prompt-length", "8:20")
     result = command(*words, "--adapter", "random:4")

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from flexinfer.weights import patterns
+from flexinfer.weights.adapters import patterns
 from tests.weights.folders import edit_config
-from tests.weights.nf4_models import Q, stored_folder
+from tests.weights.nf4.models import Q, stored_folder
 
 pytest.importorskip("bitsandbytes")
 

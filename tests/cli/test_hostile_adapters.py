@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from flexinfer.weights import patterns
+from flexinfer.weights.adapters import patterns
 from tests.cli.test_adapters import FILE, PROMPT, WORDS, trained
 
 CONFIG = "adapter_config.json"

@@ -12,7 +12,7 @@ import torch
 from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
 from flexinfer.errors import UsageError
-from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.adapters.adapter import Adapter
 from flexinfer.weights.digest import digest
 from flexinfer.weights.load import AdapterChoice
 from tests.engine.test_adapters import (

@@ -18,9 +18,9 @@ from flexinfer.weights.digest import digest
 from flexinfer.weights.load import AdapterChoice, LoadedModel
 from tests.engine.test_adapters import MODES, NEW, PROMPTS
 from tests.support.engines import LIMITS, assert_greedy, complete, ids_of, loaded
-from tests.weights.adapter_cases import biased_llama
+from tests.weights.adapters.cases import biased_llama
 from tests.weights.folders import save_folder
-from tests.weights.nf4_models import ours
+from tests.weights.nf4.models import ours
 
 TARGETS = ["q_proj", "v_proj", "gate_proj", "down_proj"]
 bases = pytest.mark.parametrize("base", ["plain", "apart", "4 bits"])

@@ -16,16 +16,16 @@ from flexinfer.engine.memory import human
 from flexinfer.kernels.linear import Packed
 from flexinfer.kernels.nf4 import Nf4
 from flexinfer.models.catalog import build_decoder
+from flexinfer.weights.adapters.merged import MergedWeights
+from flexinfer.weights.adapters.runtime import RuntimeWeights
 from flexinfer.weights.digest import digest
 from flexinfer.weights.load import AdapterChoice, LoadedModel, load
-from flexinfer.weights.merged import MergedWeights
-from flexinfer.weights.runtime import RuntimeWeights
 from tests.engine.test_adapters import NEW, perturb
 from tests.support.engines import LIMITS, assert_greedy, complete
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES
 from tests.weights.folders import save_folder
-from tests.weights.nf4_models import SHAPE, theirs
+from tests.weights.nf4.models import SHAPE, theirs
 
 PROMPTS = prompts_of(9, 3, 17, 8)
 families = pytest.mark.parametrize("family", FAMILIES)

@@ -14,11 +14,11 @@ from torch import nn
 from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
 from flexinfer.errors import FlexinferError, NotEnoughMemory, StaleWeights, UsageError
-from flexinfer.weights.adapter import Adapter, Pair
+from flexinfer.weights.adapters.adapter import Adapter, Pair
 from flexinfer.weights.load import AdapterChoice
 from tests.engine.test_adapters import MODES, PROMPTS, engine_over, fresh
 from tests.support.engines import complete, loaded, tiny
-from tests.weights.adapter_cases import adapted, biased_llama, save
+from tests.weights.adapters.cases import adapted, biased_llama, save
 
 HERE = "layers.2.mlp.up_proj"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flexinfer.weights.adapter import Adapter, Pair
+from flexinfer.weights.adapters.adapter import Adapter, Pair
 
 
 def moved(adapter: Adapter, noise_scale: float, seed: int) -> Adapter:

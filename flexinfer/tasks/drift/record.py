@@ -19,7 +19,7 @@ from flexinfer.tasks.drift.prompts import Prompt, batch_sizes, batches, effect_p
 from flexinfer.tasks.drift.rig import Rig
 from flexinfer.tasks.drift.survival import Survival, survivals
 from flexinfer.tasks.reference.samples import Checked
-from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.adapters.adapter import Adapter
 from flexinfer.weights.load import AdapterChoice, LoadedModel
 
 

@@ -62,7 +62,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 def _read(loaded: LoadedModel) -> InferenceWeights:
     """Read the adapter; raises UsageError as building an engine does."""
+    from flexinfer.weights.adapters.merged import Merge
     from flexinfer.weights.inference import InferenceWeights
-    from flexinfer.weights.merged import Merge
 
     return InferenceWeights(loaded.module, loaded.adapter, Merge())

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from flexinfer.weights.adapter_names import relative_name
+from flexinfer.weights.adapters.names import relative_name
 
 
 def linears(module: nn.Module) -> Mapping[str, tuple[str, nn.Linear]]:

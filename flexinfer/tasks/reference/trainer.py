@@ -25,8 +25,8 @@ from flexinfer.tasks.reference.linears import (
     linears,
     put,
 )
-from flexinfer.weights.adapter import Adapter, Pair
-from flexinfer.weights.adapter_names import relative_name
+from flexinfer.weights.adapters.adapter import Adapter, Pair
+from flexinfer.weights.adapters.names import relative_name
 from flexinfer.weights.inference import AdapterSource
 from flexinfer.weights.names import random_rank
 

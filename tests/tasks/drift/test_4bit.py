@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from tests.support import drift as doubles
 from tests.support.drift import Spoil, drift, failed
 from tests.weights.folders import save_folder
-from tests.weights.nf4_models import SHAPE, ours
+from tests.weights.nf4.models import SHAPE, ours
 
 pytest.importorskip("bitsandbytes")
 

@@ -13,12 +13,12 @@ from transformers import PreTrainedModel
 
 from flexinfer.engine.engine import Engine
 from flexinfer.tasks.drift.perturb import moved
-from flexinfer.weights.adapter import Adapter
-from flexinfer.weights.peft_folder import read_folder
+from flexinfer.weights.adapters.adapter import Adapter
+from flexinfer.weights.adapters.folder import read_folder
 from tests.support.drift import Spoil, drift, failed
 from tests.support.engines import machinery
 from tests.support.tiny import FAMILIES
-from tests.weights.adapter_cases import adapted, save, targets_of
+from tests.weights.adapters.cases import adapted, save, targets_of
 
 BIASES = ["all", "lora_only"]
 modes = pytest.mark.parametrize("mode", ["merged", "runtime"])

@@ -10,13 +10,13 @@ import torch
 
 from flexinfer.errors import UsageError
 from flexinfer.tasks.drift.run import render
-from flexinfer.weights.peft_rules import LoraRules
+from flexinfer.weights.adapters.rules import LoraRules
 from tests.support import drift as doubles
 from tests.support.drift import Spoil, drift, failed
 from tests.support.engines import OVERRIDES, tiny
 from tests.support.tiny import FAMILIES
 from tests.support.untouched import describe
-from tests.weights.adapter_cases import adapted, edit, save
+from tests.weights.adapters.cases import adapted, edit, save
 
 TRAINER = {"trainer_mean_gap", "trainer_max_gap", "trainer_k3"}
 ALWAYS = {

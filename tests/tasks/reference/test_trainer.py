@@ -16,15 +16,15 @@ from transformers import PreTrainedModel
 from flexinfer.errors import UsageError
 from flexinfer.tasks.reference.linears import dense_weight, linear_of, put
 from flexinfer.tasks.reference.trainer import merged_over, peft_over
-from flexinfer.weights.adapter import Adapter
-from flexinfer.weights.peft_folder import read_folder
-from flexinfer.weights.random_adapter import random_adapter
+from flexinfer.weights.adapters.adapter import Adapter
+from flexinfer.weights.adapters.folder import read_folder
+from flexinfer.weights.adapters.random_adapter import random_adapter
 from tests.support.engines import tiny
 from tests.support.oracle import hf_logits
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES
 from tests.support.untouched import describe
-from tests.weights.adapter_cases import adapted, save, targets_of
+from tests.weights.adapters.cases import adapted, save, targets_of
 
 PROMPT = prompts_of(20)[0]
 CPU = torch.device("cpu")

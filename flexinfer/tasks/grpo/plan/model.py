@@ -14,8 +14,8 @@ from flexinfer.engine.limits import known_positions
 from flexinfer.errors import EnvironmentUnfit
 from flexinfer.weights import checkpoint, gguf, hub, names, place, skeleton
 from flexinfer.weights.families import text_config
-from flexinfer.weights.nf4_config import Scheme, stored_scheme
-from flexinfer.weights.nf4_model import ON_THE_FLY, eligible
+from flexinfer.weights.nf4.config import Scheme, stored_scheme
+from flexinfer.weights.nf4.model import ON_THE_FLY, eligible
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -13,9 +13,9 @@ from flexinfer.kernels.nf4 import BLOCK
 from flexinfer.models.catalog import build_decoder
 from flexinfer.models.decoder import Decoder
 from flexinfer.tasks.grpo.plan.model import Outline
-from flexinfer.weights.adapter import Adapter, Pair
-from flexinfer.weights.merged import MergedWeights
-from flexinfer.weights.targets import Listening, grouped
+from flexinfer.weights.adapters.adapter import Adapter, Pair
+from flexinfer.weights.adapters.merged import MergedWeights
+from flexinfer.weights.adapters.targets import Listening, grouped
 
 OUTER = 256
 """Scales of 4-bit weights that share a scale of their own, where quantisation is double."""

@@ -15,8 +15,8 @@ from torch import nn
 from flexinfer.errors import UsageError
 from flexinfer.kernels.nf4 import BLOCK
 from flexinfer.weights.fill import target_name
-from flexinfer.weights.nf4 import library
-from flexinfer.weights.nf4_config import Scheme, stored_scheme
+from flexinfer.weights.nf4.config import Scheme, stored_scheme
+from flexinfer.weights.nf4.library import library
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

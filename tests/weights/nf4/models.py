@@ -14,7 +14,7 @@ from flexinfer.config import ModelOptions
 from flexinfer.errors import FlexinferError
 from flexinfer.models.nf4 import is_4bit
 from flexinfer.weights.load import LoadedModel, load
-from flexinfer.weights.nf4 import library
+from flexinfer.weights.nf4.library import library
 from tests.support.oracle import hf_logits
 from tests.weights.folders import byte_tokenizer, save_folder
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flexinfer.errors import UsageError
 from flexinfer.weights.checkpoint import Stored, opened
-from flexinfer.weights.nf4_state import STATE, read_state
+from flexinfer.weights.nf4.state import STATE, read_state
 
 _STATE = ".weight.quant_state.bitsandbytes__"
 _NESTED = frozenset({"nested_absmax", "nested_quant_map"})

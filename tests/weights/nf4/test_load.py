@@ -23,7 +23,7 @@ from flexinfer.models.nf4 import is_4bit, nf4_leaf
 from tests.support.tiny import FAMILIES, tiny_gemma4
 from tests.weights.folders import save_folder
 from tests.weights.live import LiveBytes
-from tests.weights.nf4_models import (
+from tests.weights.nf4.models import (
     SHAPE,
     assert_same,
     ours,

@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from flexinfer.errors import UsageError
-from flexinfer.weights.adapter import Adapter, Pair
-from flexinfer.weights.adapter_check import Found
-from flexinfer.weights.adapter_names import UNSERVED, relative_name
-from flexinfer.weights.peft_options import check_options
+from flexinfer.weights.adapters.adapter import Adapter, Pair
+from flexinfer.weights.adapters.check import Found
+from flexinfer.weights.adapters.names import UNSERVED, relative_name
+from flexinfer.weights.adapters.options import check_options
 
 PLAIN_LAYERS = frozenset({"peft.tuners.lora.layer.Linear", "peft.tuners.lora.bnb.Linear4bit"})
 """Layers whose forward is base(x) + scale * b(a(x)); the second exists only with bitsandbytes."""
@@ -25,7 +25,7 @@ def read_live(module: nn.Module, targets: Mapping[str, tuple[int, int]]) -> Adap
 
     Tensors share storage with the module, which is not changed; scales are those the layers use
     now. Raises UsageError where no adapter or more than one is active, where adapters are disabled
-    or merged, and for whatever cannot be served exactly (see peft_options).
+    or merged, and for whatever cannot be served exactly (see options).
     """
     from peft.tuners.lora.layer import LoraLayer
     from peft.tuners.tuners_utils import BaseTunerLayer

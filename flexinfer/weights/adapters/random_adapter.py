@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flexinfer.errors import UsageError
-from flexinfer.weights.adapter import Adapter, Pair
+from flexinfer.weights.adapters.adapter import Adapter, Pair
 
 SCALE = 2.0
 """alpha / r for alpha = 2 r, as most recipes have it."""

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from flexinfer.errors import UsageError
 from flexinfer.kernels.nf4 import BLOCK
 from flexinfer.models.nf4 import is_4bit
-from flexinfer.weights.nf4 import library
-from flexinfer.weights.nf4_state import check_parts
+from flexinfer.weights.nf4.library import library
+from flexinfer.weights.nf4.state import check_parts
 from flexinfer.weights.pack import GROUPS
 
 if TYPE_CHECKING:

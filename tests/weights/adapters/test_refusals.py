@@ -14,11 +14,11 @@ from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
 
 from flexinfer.errors import UsageError
-from flexinfer.weights.peft_folder import read_folder
-from flexinfer.weights.peft_live import read_live
-from flexinfer.weights.peft_options import HARMLESS, HONOURED, KNOWN, REFUSED
+from flexinfer.weights.adapters.folder import read_folder
+from flexinfer.weights.adapters.live import read_live
+from flexinfer.weights.adapters.options import HARMLESS, HONOURED, KNOWN, REFUSED
 from tests.support.tiny import tiny_gemma4, tiny_qwen3
-from tests.weights.adapter_cases import (
+from tests.weights.adapters.cases import (
     QV,
     adapted,
     edit,

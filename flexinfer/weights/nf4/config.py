@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.unsupported import lacks
-from flexinfer.weights.patterns import endless
+from flexinfer.weights.adapters.patterns import endless
 
 _BEGINS = r"(?:{})(?:\.|$)"
 

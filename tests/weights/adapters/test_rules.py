@@ -12,8 +12,8 @@ from peft.tuners.tuners_utils import check_target_module_exists
 from peft.utils.other import get_pattern_key
 
 from flexinfer.errors import UsageError
-from flexinfer.weights.adapter_names import relative_name, trained_name
-from flexinfer.weights.peft_rules import LoraRules
+from flexinfer.weights.adapters.names import relative_name, trained_name
+from flexinfer.weights.adapters.rules import LoraRules
 
 MODULES = [
     "model.layers.0.self_attn.q_proj",

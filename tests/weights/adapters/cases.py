@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.adapters.adapter import Adapter
 from tests.support.tiny import tiny_gemma4, tiny_llama, tiny_qwen3
 
 WEIGHTS = "adapter_model.safetensors"

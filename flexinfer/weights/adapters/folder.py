@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from flexinfer.errors import UsageError, one_line
-from flexinfer.weights.adapter import Adapter, Pair
-from flexinfer.weights.adapter_check import Found
-from flexinfer.weights.adapter_names import UNSERVED, relative_name, some, trained_name
+from flexinfer.weights.adapters.adapter import Adapter, Pair
+from flexinfer.weights.adapters.check import Found
+from flexinfer.weights.adapters.names import UNSERVED, relative_name, some, trained_name
+from flexinfer.weights.adapters.options import check_saved
+from flexinfer.weights.adapters.rules import LoraRules
 from flexinfer.weights.checkpoint import opened, read_json
-from flexinfer.weights.peft_options import check_saved
-from flexinfer.weights.peft_rules import LoraRules
 
 CONFIG = "adapter_config.json"
 SAFE, PICKLED = "adapter_model.safetensors", "adapter_model.bin"

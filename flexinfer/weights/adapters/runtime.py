@@ -21,8 +21,8 @@ from flexinfer.kernels.linear import Leaf
 from flexinfer.kernels.lora import Adapted
 from flexinfer.kernels.nf4 import Matrix, Nf4
 from flexinfer.models.source import Source
-from flexinfer.weights.adapter import Adapter, Pair
-from flexinfer.weights.targets import apart, grouped, matrix
+from flexinfer.weights.adapters.adapter import Adapter, Pair
+from flexinfer.weights.adapters.targets import apart, grouped, matrix
 
 
 class Side(NamedTuple):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flexinfer.errors import UsageError
-from flexinfer.weights.patterns import How, endless
+from flexinfer.weights.adapters.patterns import How, endless
 
 LARGEST = 3.4e38
 """Ranks and alphas are multiplied in fp32."""

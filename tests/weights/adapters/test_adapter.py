@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from flexinfer.errors import UsageError
-from flexinfer.weights.adapter import Adapter, Pair
-from flexinfer.weights.adapter_check import peaks
-from flexinfer.weights.peft_folder import read_folder
-from flexinfer.weights.peft_live import read_live
-from flexinfer.weights.random_adapter import random_adapter
+from flexinfer.weights.adapters.adapter import Adapter, Pair
+from flexinfer.weights.adapters.check import peaks
+from flexinfer.weights.adapters.folder import read_folder
+from flexinfer.weights.adapters.live import read_live
+from flexinfer.weights.adapters.random_adapter import random_adapter
 from tests.support.tiny import tiny_gemma4, tiny_qwen3
-from tests.weights.adapter_cases import WEIGHTS, adapted, biased_llama, edit, save, targets_of
+from tests.weights.adapters.cases import WEIGHTS, adapted, biased_llama, edit, save, targets_of
 
 TARGETS = targets_of(tiny_qwen3())
 HERE = "base_model.model.model.layers.2.mlp.up_proj"
@@ -295,7 +295,7 @@ def test_a_random_rank_must_be_positive() -> None:
 
 def test_reading_a_folder_imports_neither_peft_nor_transformers(folder: Path) -> None:
     code = (
-        "import sys, json, pathlib; from flexinfer.weights.peft_folder import read_folder\n"
+        "import sys, json, pathlib; from flexinfer.weights.adapters.folder import read_folder\n"
         f"targets = json.loads({json.dumps(json.dumps(TARGETS))})\n"
         f"read_folder(pathlib.Path({str(folder)!r}), {{k: tuple(v) for k, v in targets.items()}})\n"
         "print([m for m in ('peft', 'transformers') if m in sys.modules])"

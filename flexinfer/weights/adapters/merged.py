@@ -17,9 +17,9 @@ from flexinfer.kernels.linear import Dense, Leaf
 from flexinfer.kernels.lora import merge
 from flexinfer.kernels.nf4 import Matrix, Nf4
 from flexinfer.models.source import Source
-from flexinfer.weights.adapter import Adapter
+from flexinfer.weights.adapters.adapter import Adapter
+from flexinfer.weights.adapters.targets import apart, grouped, matrix
 from flexinfer.weights.place import require_memory
-from flexinfer.weights.targets import apart, grouped, matrix
 
 COPIES, CURE = "the merged copies of the adapter's targets", "--lora-mode runtime keeps no copies"
 

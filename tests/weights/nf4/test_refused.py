@@ -15,7 +15,7 @@ from flexinfer import unsupported
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from tests.support.tiny import tiny_llama
 from tests.weights.folders import edit_config, save_folder
-from tests.weights.nf4_models import Q, refusal, stored_folder
+from tests.weights.nf4.models import Q, refusal, stored_folder
 from tests.weights.tiny_gguf import write_gguf
 
 pytest.importorskip("bitsandbytes")

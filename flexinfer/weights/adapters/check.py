@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from flexinfer.errors import UsageError
-from flexinfer.weights.adapter import Adapter, Pair
-from flexinfer.weights.adapter_names import UNSERVED, some
+from flexinfer.weights.adapters.adapter import Adapter, Pair
+from flexinfer.weights.adapters.names import UNSERVED, some
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RETRAIN = "was it trained on another model?"

@@ -8,10 +8,10 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, inject_adapter_in_model
 
-from flexinfer.weights.peft_folder import read_folder
-from flexinfer.weights.peft_live import read_live
+from flexinfer.weights.adapters.folder import read_folder
+from flexinfer.weights.adapters.live import read_live
 from tests.support.tiny import tiny_gemma4, tiny_qwen3
-from tests.weights.adapter_cases import (
+from tests.weights.adapters.cases import (
     CASES,
     QV,
     Case,

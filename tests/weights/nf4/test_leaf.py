@@ -15,7 +15,7 @@ from flexinfer.models.nf4 import nf4_leaf
 from flexinfer.weights.digest import digest
 from tests.support.oracle import hf_logits
 from tests.weights.folders import save_folder
-from tests.weights.nf4_models import PROMPT, ours, unpacked
+from tests.weights.nf4.models import PROMPT, ours, unpacked
 
 bnb: Any = pytest.importorskip("bitsandbytes")
 

@@ -1,0 +1,1 @@
+"""Adapters: read, checked, and brought in beside their base or merged into copies of it."""
