@@ -10,7 +10,7 @@ import torch
 from flexinfer.config import EngineConfig, Report, SamplingParams
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.outputs import Request, RequestOutput
-from flexinfer.errors import RequestError
+from flexinfer.errors import RequestError, UsageError
 from flexinfer.tasks.drift.config import DriftConfig
 from flexinfer.tasks.drift.fingerprint import inference_sha, weights_sha
 from flexinfer.tasks.drift.gaps import Answers, Rollout
@@ -115,13 +115,21 @@ class Recorder:
         return given, roll(engine, prompts, new)
 
     def _cycles(self, engine: Engine, adapter: Adapter) -> tuple[Adapter, tuple[str, ...]]:
-        """Move and refresh again and again; return the last move, and its repeats' hashes."""
+        """Move and refresh again and again; return the last move, and its repeats' hashes.
+
+        Raises UsageError where the noise is lost in the adapter's dtype.
+        """
         target = adapter
         for cycle in range(self.config.cycles):
             self.report("perturb and refresh", cycle, self.config.cycles)
             target = moved(adapter, self.config.noise_scale, self.config.seed + cycle)
             engine.refresh(target)
             roll(engine, self.prompts, 1)
+        if target.sha() == adapter.sha():
+            raise UsageError(
+                f"--noise-scale {self.config.noise_scale:g} moves no bit of the adapter",
+                hint="raise --noise-scale: the cycles would prove nothing",
+            )
         repeats = [weights_sha(engine, self.loaded.module)]
         for _ in range(2):
             engine.refresh(target)

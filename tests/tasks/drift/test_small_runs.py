@@ -26,6 +26,11 @@ def test_an_adapter_that_never_comes_in_is_seen_in_one_token() -> None:
     assert "adapter_effect" in failed(drift(tiny("qwen3"), doubles.skipping_refreshes, **LEAST))
 
 
+def test_a_noise_that_moves_nothing_proves_nothing() -> None:
+    with pytest.raises(UsageError, match="--noise-scale 1e-30 moves no bit of the adapter"):
+        drift(tiny("qwen3"), noise_scale=1e-30)
+
+
 @pytest.mark.parametrize(
     ("name", "most", "above"),
     [
