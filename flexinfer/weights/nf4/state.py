@@ -52,7 +52,7 @@ def read_state(name: str, state: Tensor) -> dict[str, Any]:
     except (ValueError, TypeError, RecursionError):
         facts = None
     if isinstance(facts, dict):
-        wanted = _PLAIN | (_NESTED if facts.keys() & _NESTED.keys() else {})
+        wanted = {**_PLAIN, **(_NESTED if facts.keys() & _NESTED.keys() else {})}
         if facts.keys() == wanted.keys() and all(ok(facts[key]) for key, ok in wanted.items()):
             return facts
     raise UsageError(f"{name} holds no quantisation state of NF4", hint="download it again")
