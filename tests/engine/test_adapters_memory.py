@@ -78,12 +78,16 @@ def test_the_cache_is_planned_over_what_the_copies_leave(
     page = bytes_per_page(build_decoder(model).specs, 8, torch.float32)
     total = 64 * 2**20
 
-    def available(device: torch.device) -> int:
+    def taken() -> int:
         gc.collect()
         kinds = (MergedWeights, RuntimeWeights)
-        taken = [x.n_bytes for x in gc.get_objects() if isinstance(x, kinds)]
-        seen.append(sum(taken))
-        return total - sum(taken)
+        return sum(x.n_bytes for x in gc.get_objects() if isinstance(x, kinds))
+
+    def available(device: torch.device) -> int:
+        seen.append(taken() - others)
+        return total - seen[-1]
+
+    others = taken()
 
     monkeypatch.setattr(setup, "available_memory", available)
     settings = {"max_batch_size": 512, "max_seq_length": 1000, "prefill_tokens": 64}
