@@ -84,6 +84,12 @@ class HfCbBackend(ModuleBackend):
             return "hf-cb has no repetition penalty"
         return None
 
+    def sleep(self) -> None:
+        """Give up the manager that was kept, with its cache; the next call builds another."""
+        lender = self._open()
+        if self._kept is not None:
+            self._drop(lender)
+
     def close(self) -> None:
         """Give up the manager that was kept; the module stays with its owner."""
         if self._lender is not None and self._kept is not None:

@@ -71,6 +71,9 @@ class VllmBackend:
         self.policy_version += 1
         self.stats.refresh_s.append(0.0)
 
+    def sleep(self) -> None:
+        """Do nothing: a comparison keeps its engine as it is."""
+
     def close(self) -> None:
         """Give the engine up."""
         self.llm = None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
+from transformers.generation.continuous_batching import ContinuousBatchingManager
 
 from flexinfer.backends import cb_session
 from flexinfer.backends.options import RolloutOptions
@@ -98,6 +100,16 @@ def test_eos_and_stop_strings_end_a_sample_as_elsewhere() -> None:
     assert ends == expected
 
 
+def test_eos_ids_stop_the_work_unless_they_are_ignored() -> None:
+    asked = [request(PROMPTS[0], max_new_tokens=10)]
+    (plain,) = samples(live("hf", tiny("qwen3")), asked)[0]
+    backend = live("hf-cb", tiny("qwen3"), eos=[plain.token_ids[4]])
+    assert ids_of(backend, asked)[0] == [plain.token_ids[:5]]
+    assert backend.stats.decode_tokens == 4
+    ignoring = [request(PROMPTS[0], max_new_tokens=10, ignore_eos=True)]
+    assert ids_of(backend, ignoring)[0] == [plain.token_ids]
+
+
 def test_a_kept_manager_serves_new_weights_and_other_work() -> None:
     """Prefixes that were computed with the old weights must not come back (vLLM, prime-rl)."""
     module = fresh("qwen3")
@@ -123,6 +135,19 @@ def test_a_kept_manager_is_not_used_for_other_settings() -> None:
         for prompt, (found,) in zip(PROMPTS, samples(kept, requests(6, **params)), strict=True):
             assert_own(tiny("qwen3"), prompt, found, params)
         assert ids_of(kept, greedy) == expected
+    kept.close()
+
+
+def test_sleep_gives_a_kept_manager_up() -> None:
+    kept, asked = live("hf-cb", tiny("qwen3"), options=KEPT), requests(4)
+    first = ids_of(kept, asked)
+    managers = [m for m in gc.get_objects() if type(m) is ContinuousBatchingManager]
+    assert [m for m in managers if m.batch_processor is not None]
+    del managers
+    kept.sleep()
+    gc.collect()
+    assert not [m for m in gc.get_objects() if type(m) is ContinuousBatchingManager]
+    assert ids_of(kept, asked) == first
     kept.close()
 
 
