@@ -11,9 +11,12 @@ from torch import Tensor
 
 from flexinfer.attention.paged import Pages
 from flexinfer.kernels.fast.ops import TritonOps
+from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.fast.tiles.invariant import ROWS, InvariantTable
 from flexinfer.kernels.fast.tiles.table import TileTable
 from flexinfer.kernels.heads import HeadNorms
+from flexinfer.kernels.linear import Packed
+from flexinfer.kernels.nf4 import CODE, Nf4
 from flexinfer.kernels.ops import PlainOps
 from flexinfer.kernels.rope import rope_tables
 from tests.kernels.interpreted.test_ops import INPUTS, OUTPUTS, SHAPE, SPLIT, WHOLE, group_of, leaf
@@ -24,7 +27,14 @@ SMALL: Any = {
     "whole": {SHAPE: {str(ROWS): WHOLE}},
     "gated": {SHAPE: {str(ROWS): WHOLE}},
 }
-TABLES = {"tuned": SMALL, "cuBLAS won": {"gated": {SHAPE: {str(ROWS): None}}}}
+OTHER = [16, 16, 16, 1, 4, 3, 0]
+"""What a call of few rows would take from a table that it is looked up in by its rows."""
+RAGGED: Any = {kind: {SHAPE: {"2": OTHER} | SMALL[kind][SHAPE]} for kind in SMALL}
+TABLES = {
+    "tuned": SMALL,
+    "others for few rows": RAGGED,
+    "cuBLAS won": {"gated": {SHAPE: {str(ROWS): None}}},
+}
 X = normal(9, INPUTS)
 NORMS = HeadNorms(normal(16, seed=5), normal(16, seed=6), v=True, eps=1e-6, late=True)
 
@@ -37,10 +47,20 @@ def heads(ops: Any, x: Tensor, kind: str) -> Tensor:
     return result
 
 
+def packed(outputs: int) -> Nf4:
+    """Draw 4-bit weights."""
+    draw = torch.Generator().manual_seed(3)
+    bytes_ = torch.randint(256, (outputs, INPUTS // 2), generator=draw).to(torch.uint8)
+    absmax = 0.2 + 0.2 * torch.rand(outputs, INPUTS // 64, generator=draw)
+    return Nf4(bytes_, absmax, torch.tensor(CODE), torch.float32)
+
+
 CALLS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "project": lambda ops, x: ops.project(x, leaf(OUTPUTS)),
     "linear": lambda ops, x: ops.linear(x, leaf(OUTPUTS, True)),
     "head": lambda ops, x: ops.head(x, leaf(OUTPUTS), 3.0),
+    "4-bit": lambda ops, x: ops.project(x, packed(OUTPUTS)),
+    "4-bit gated": lambda ops, x: ops.gated(x, Packed(packed(2 * OUTPUTS), (OUTPUTS,) * 2), "silu"),
     "packed": lambda ops, x: heads(ops, x, "packed"),
     "separate": lambda ops, x: heads(ops, x, "separate"),
     "gated": lambda ops, x: ops.gated(x, group_of("packed", OUTPUTS, 2, False), "silu"),
@@ -66,7 +86,8 @@ def test_rows_alone_and_together(
 
 
 def test_the_tile_of_a_shape_is_one() -> None:
-    table = InvariantTable(TABLES["tuned"], (), tma=True)
+    table = InvariantTable(RAGGED, (), tma=True)
+    assert table.matmul(1, OUTPUTS, INPUTS, split=True) == Tile(*SPLIT)
     for rows in (1, 64, 65, 10_000):
         assert table.matmul(rows, OUTPUTS, INPUTS, split=True) == table.matmul(
             1, OUTPUTS, INPUTS, split=True

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flexinfer.kernels.fast.lora.add import BR, lora_add, lora_gated
+from flexinfer.kernels.fast.lora.add import BM, BN, BR, lora_add, lora_add_kernel, lora_gated
 from flexinfer.kernels.fast.lora.low import gated_tile, lora_linear, lora_matmul
 from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.linear import Dense
@@ -158,6 +158,20 @@ def test_other_members_ranks_are_not_read() -> None:
     outside = torch.block_diag(*(torch.ones(n, r) for n, r in zip(widths, ranks, strict=True))) == 0
     b[outside] = torch.nan
     close(lora_add(lora_matmul(x, w, a, tile_of(3)), b, widths, ranks), expected, 1e-4)
+
+
+def test_a_block_writes_to_its_own_member_only() -> None:
+    """Here blocks come one after the other, and the next member's would hide what one spoils."""
+    widths, ranks = GROUPS["unequal"]
+    a, b = side(widths, ranks)
+    partials = lora_matmul(normal(3, INPUTS), base(sum(widths)), a, tile_of())
+    out = torch.full((3, sum(widths)), torch.nan)
+    lora_add_kernel[(-(-widths[0] // BN), 1)](
+        partials, b, out, 3, *b.shape, partials.stride(1), BM, BN, BR, max(ranks), widths, ranks,
+        1, False,
+    )  # fmt: skip
+    assert not out[:, : widths[0]].isnan().any()
+    assert out[:, widths[0] :].isnan().all()
 
 
 @pytest.mark.parametrize(("widths", "ranks"), [((60,), (8,)), ((64,), (8, 8)), ((64, 0), (8,))])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from flexinfer.kernels.fast.glue import act_mul
 from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
 from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
 from flexinfer.kernels.fast.nf4.tile import APART, LEFT, RIGHT, Nf4Tile
@@ -78,6 +79,15 @@ def test_beside_the_ranks_of_a_side_path(split: int, ranks: int, form: int, tma:
     close(found, torch.stack([F.linear(*share) for share in zip(*shares, strict=True)]), 1e-4)
 
 
+@forms
+def test_nothing_is_written_between_rows(form: int) -> None:
+    """Rows are aligned: what lies between them stays as it was."""
+    w, a = leaf(80, inputs=64), normal(3, 64, seed=3)
+    found = nf4_lora_matmul(normal(5, 64), w, a, Nf4Tile(16, 32, 64, 1, 4, 3, 0, form))
+    assert found.stride(1) == 96
+    assert torch.as_strided(found, (4, 13), (96, 1), 83).isnan().all()
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("outputs", [64, 80])
 def test_dequantised_bit_for_bit(dtype: torch.dtype, outputs: int) -> None:
@@ -97,6 +107,16 @@ def test_no_tile_that_is_tried_changes_a_weight(rows: int) -> None:
     for tile in tried:
         found = nf4_matmul(x, w, tile)
         assert torch.equal(found if tile.split == 1 else found.sum(0).half(), expected), tile
+
+
+@forms
+@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
+def test_gate_and_up_are_rounded_before_they_are_used(activation: str, form: int) -> None:
+    """Each product is of one input, so every bit is the one of the two operations by themselves."""
+    w = leaf(64, torch.float16, 64)
+    x = (torch.eye(64) * torch.linspace(0.3, 3.0, 64)).half()
+    found = nf4_gated_matmul(x, w, activation, Nf4Tile(16, 32, 64, 1, 4, 3, 0, form))
+    assert torch.equal(found, act_mul(w(x), activation))
 
 
 @pytest.mark.parametrize(
