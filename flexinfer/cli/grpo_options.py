@@ -223,7 +223,12 @@ class RunFlags:
     ] = None
     stats_path: Annotated[
         str | None,
-        option("--stats-path", panel=OUTPUT, metavar="FILE", help="Write the JSON document."),
+        option(
+            "--stats-path",
+            panel=OUTPUT,
+            metavar="FILE",
+            help="The JSON document (default: stats.json in the output folder).",
+        ),
     ] = None
 
 

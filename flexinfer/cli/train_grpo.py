@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from flexinfer.tasks.grpo.config import GrpoConfig
 
 DEFAULT_MODEL = "tiny-gemma4"
+MOST_AT_ONCE = 256
+"""Completions that are rolled out at a time where --max-batch-size is not given."""
 
 
 def train_grpo(
@@ -46,7 +48,8 @@ def train_grpo(
 
     options, hf_options = _options(model, engine.seed), RolloutOptions(**vars(hf))
     config = _config(data, batch, optimizer, rollout, run, engine.seed).filled(options.model)
-    engine_config = engine.config()
+    at_once = min(config.completions_per_step, MOST_AT_ONCE)
+    engine_config = engine.config(None if engine.max_batch_size else at_once)
     if plan.dry_run:
         return _dry_run(options, engine_config, config, common)
     with GrpoProgress(quiet=common.quiet, max_steps=config.max_steps or 0) as progress:

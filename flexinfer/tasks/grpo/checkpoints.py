@@ -38,17 +38,16 @@ def check_outputs(config: GrpoConfig) -> None:
         check_report(str(config.report))
 
 
-def prepare(options: ModelOptions, config: GrpoConfig) -> Path | None:
-    """Make the output folder; return the checkpoint to go on from, None for a new run.
+def found(options: ModelOptions, config: GrpoConfig) -> Path | None:
+    """Return the checkpoint in the output folder to go on from, None for a new run.
 
-    Raises UsageError where a new run would write over an old one, where there is nothing to resume,
-    and where the settings differ; WriteFailed where the folder cannot be made.
+    Raises UsageError where a new run would write over an old one, where there is nothing to resume
+    or nothing left to do, and where the settings differ. Nothing is written.
     """
     folder = config.output_dir
     last = newest(folder)
     if not config.resume:
         _check_unused(folder, last)
-        _write(folder, settings(options, config))
         return None
     if last is None:
         raise UsageError(
@@ -61,6 +60,17 @@ def prepare(options: ModelOptions, config: GrpoConfig) -> Path | None:
             hint="raise --max-steps to go on with it",
         )
     return last
+
+
+def begin(options: ModelOptions, config: GrpoConfig) -> None:
+    """Make the output folder and write the settings into it; raises WriteFailed."""
+    folder = config.output_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(settings(options, config), indent=2) + "\n"
+        (folder / SETTINGS).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise WriteFailed(f"cannot write --output-dir {folder}: {error.strerror}") from error
 
 
 def step_of(checkpoint: Path) -> int:
@@ -87,11 +97,12 @@ def newest(folder: Path) -> Path | None:
 
 
 def _check_unused(folder: Path, last: Path | None) -> None:
-    """Raise UsageError where the folder holds a run."""
-    held = last or next((folder / n for n in (ADAPTER, SETTINGS) if (folder / n).exists()), None)
-    if held is not None:
+    """Raise UsageError where the folder holds what a run has made."""
+    adapter = folder / ADAPTER
+    made = last or (adapter if adapter.exists() else None)
+    if made is not None:
         raise UsageError(
-            f"--output-dir {folder} holds a run already ({held.name})",
+            f"--output-dir {folder} holds a run already ({made.name})",
             hint="--resume goes on with it; or choose another folder",
         )
 
@@ -110,13 +121,3 @@ def _check_same(folder: Path, wanted: dict[str, Any]) -> None:
     for flag, was, value in pairs:
         if was != value:
             raise UsageError(f"--resume: the run was made with {flag} {was}, not {value}")
-
-
-def _write(folder: Path, document: dict[str, Any]) -> None:
-    """Write the settings; raises WriteFailed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(document, indent=2) + "\n"
-        (folder / SETTINGS).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise WriteFailed(f"cannot write --output-dir {folder}: {error.strerror}") from error

@@ -80,6 +80,11 @@ class GrpoConfig:
             )
 
     @property
+    def stats_file(self) -> Path:
+        """Where the statistics go: `stats_path`, else into the output folder."""
+        return self.stats_path or self.output_dir / "stats.json"
+
+    @property
     def completions_per_step(self) -> int:
         """Completions that a device makes for an optimizer step; 0 while it is open."""
         return (self.per_device_batch_size or 0) * (self.gradient_accumulation_steps or 0)

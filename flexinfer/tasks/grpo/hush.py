@@ -13,12 +13,14 @@ CPU_KERNELS = "bitsandbytes.backends.cpu.ops"
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Ignore deprecations inside transformers and TRL, and that one warning, meanwhile."""
+    """Ignore deprecations inside transformers and TRL, and what concerns nobody, meanwhile."""
     logger = logging.getLogger(CPU_KERNELS)
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
+            # PEFT looks for the base model's vocabulary under its name, which need not be a folder
+            warnings.filterwarnings("ignore", message="Could not find a config file in")
             for library in ("transformers", "trl"):
                 warnings.filterwarnings("ignore", category=FutureWarning, module=library)
             yield

@@ -20,7 +20,7 @@ class Log:
         self,
         head: GrpoReport,
         rollouts: RolloutsFile,
-        stats_path: Path | None,
+        stats_path: Path,
         on_step: Callable[[StepRecord], None],
     ) -> None:
         """Go on from the steps of `head`."""
@@ -38,10 +38,9 @@ class Log:
         self._on_step(record)
 
     def update(self, **values: Any) -> None:
-        """Put values into the report, and write it where it is wanted; raises WriteFailed."""
+        """Put values into the report, and write it; raises WriteFailed."""
         self.report = replace(self.report, **values)
-        if self._stats_path is not None:
-            write_stats(self._stats_path, self.report)
+        write_stats(self._stats_path, self.report)
 
 
 def completions(step: int, logs: Mapping[str, Any], rollout: Rollout | None) -> list[RolloutLine]:

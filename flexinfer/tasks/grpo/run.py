@@ -51,8 +51,9 @@ def run_grpo(
     """
     for module in ("trl", "datasets", "accelerate"):
         need(module, "train-grpo", INSTALL)
-    from flexinfer.tasks.grpo.checkpoints import check_outputs, prepare, step_of
+    from flexinfer.tasks.grpo.checkpoints import begin, check_outputs, found, step_of
     from flexinfer.tasks.grpo.log import Log
+    from flexinfer.tasks.grpo.names import check_names
     from flexinfer.tasks.grpo.report import write_page
     from flexinfer.tasks.grpo.rollouts_file import NAME, RolloutsFile
     from flexinfer.tasks.grpo.setup import assemble, work_of
@@ -61,8 +62,10 @@ def run_grpo(
 
     started_at, config = now(), config.filled(options.model)
     check_outputs(config)
+    check_names(config)
+    rollout_options.check(config.rollout)
+    last = found(options, config)
     work = work_of(config)
-    last = prepare(options, config)
     done = 0 if last is None else step_of(last)
     with ExitStack() as stack:
         loaded = load(options, report)
@@ -72,10 +75,11 @@ def run_grpo(
         for line in (*parts.notices, *stack.enter_context(own_threads(parts.loaded.module))):
             notice(line)
         head = _head(options, engine_config, config, rollout_options, parts, started_at)
-        if done and config.stats_path is not None:
-            head = replace(head, steps=read_steps(config.stats_path, done))
+        if done:
+            head = replace(head, steps=read_steps(config.stats_file, done))
+        begin(options, config)
         rollouts = stack.enter_context(RolloutsFile(config.output_dir / NAME, done))
-        log = Log(head, rollouts, config.stats_path, on_step)
+        log = Log(head, rollouts, config.stats_file, on_step)
         try:
             _train(parts, config, log, last, notice)
         except KeyboardInterrupt:

@@ -1,0 +1,55 @@
+"""Names that transformers, TRL and this package know: wrong ones are told before anything loads."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from flexinfer.backends.choose import BACKENDS
+from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.tasks.grpo.config import GrpoConfig
+from flexinfer.tasks.grpo.extras import need
+
+LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo")
+"""TRL's losses that an importance weight of the advantages corrects; vespo's takes it otherwise."""
+
+
+def check_names(config: GrpoConfig) -> None:
+    """Raise UsageError for a name that nobody knows, EnvironmentUnfit for what is not installed."""
+    from transformers import SchedulerType
+    from transformers.training_args import OptimizerNames
+
+    _one_of("--rollout", config.rollout, BACKENDS)
+    _one_of("--optim", config.optim, [name.value for name in OptimizerNames])
+    _one_of("--lr-scheduler", config.lr_scheduler, [name.value for name in SchedulerType])
+    _one_of("--loss-type", config.loss_type, LOSSES)
+    if config.report_to not in (None, "none", "all"):
+        _check_tracker(config.report_to)
+    if config.rollout == "vllm":
+        need("vllm", "--rollout vllm", "flexinfer[vllm]")
+    if config.optim.endswith("8bit"):
+        need("bitsandbytes", f"--optim {config.optim}", "flexinfer[quant]")
+
+
+def _check_tracker(name: str | None) -> None:
+    """Raise where transformers has no such tracker, or its package is not installed."""
+    from transformers.integrations import get_available_reporting_integrations
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+    known = sorted(INTEGRATION_TO_CALLBACK)
+    _one_of("--report-to", str(name), known)
+    if name not in get_available_reporting_integrations():
+        raise EnvironmentUnfit(
+            f"--report-to {name}: its package is not installed", hint=f"pip install {name}"
+        )
+
+
+def _one_of(flag: str, value: str, known: Sequence[str]) -> None:
+    """Raise UsageError, naming the nearest, where a value is none of those known."""
+    if value in known:
+        return
+    near = difflib.get_close_matches(value.lower(), known, n=1, cutoff=0.5)
+    raise UsageError(
+        f"{flag} {value!r} is unknown",
+        hint=f"did you mean {near[0]}?" if near else "known: " + ", ".join(known),
+    )

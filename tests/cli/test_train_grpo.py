@@ -1,0 +1,122 @@
+"""`flexinfer train-grpo` over the embedded model: document, files, plan, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SHORT = (
+    *("train-grpo", "--device", "cpu", "--max-steps", "2", "--lora-rank", "4"),
+    *("--num-generations", "4", "--per-device-batch-size", "8", "--max-batch-size", "8"),
+)
+
+
+def test_one_document_and_every_file(command: Any, tmp_path: Path) -> None:
+    run, stats, page = tmp_path / "run", tmp_path / "stats.json", tmp_path / "page.html"
+    result = command(
+        *SHORT, "--json", "--output-dir", str(run), "--stats-path", str(stats),
+        "--report", str(page), "--seed", "5",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document == json.loads(stats.read_text())
+    assert document["command"] == "train-grpo"
+    assert (document["backend"], document["model_name"]) == ("flex", "tiny-gemma4")
+    assert document["config"]["grpo"]["seed"] == 5
+    assert document["max_steps"] == len(document["steps"]) == len(document["losses"]) == 2
+    assert [step["policy_version"] for step in document["steps"]] == [0, 1]
+    assert all(step["gap_max"] < 1e-4 for step in document["steps"])
+    assert document["accuracy_before"] == 0.645
+    assert "--model not given: tiny-gemma4" in result.stderr
+    assert "held-out arithmetic before training: 64.5% of 200 right" in result.stderr
+    assert "step 2/2: reward" in result.stderr
+    assert len((run / "rollouts.jsonl").read_text().splitlines()) == 16
+    assert json.loads((run / "adapter_config.json").read_text())["base_model_name_or_path"] == (
+        "tiny-gemma4"
+    )
+    assert page.read_text().startswith("<!")
+
+
+def test_lines_for_people_and_the_adapter_served(command: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = command(*SHORT, "--quiet", "--output-dir", str(run))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "held-out answers right: 64.5% -> " in result.stdout
+    assert result.stdout.endswith(f"adapter: {run}\n")
+    asked = ("generate", "--model", "tiny-gemma4", "--device", "cpu", "--adapter", str(run))
+    served = command(*asked, "--format", "jsonl", "12+30=")
+    assert served.exit_code == 0, served.stderr
+    assert json.loads(served.stdout)["adapter_sha"]
+
+
+def test_options_come_from_a_file_and_words_overrule_them(command: Any, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("max_steps: 7\nnum-generations: 16\nreward: [exact-answer, length]\n")
+    result = command(
+        "train-grpo", "--config", str(file), "--max-steps", "3", "--dry-run", "--json",
+        "--device", "cpu",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    grpo = json.loads(result.stdout)["config"]["grpo"]
+    assert (grpo["max_steps"], grpo["num_generations"]) == (3, 16)
+    assert grpo["reward"] == ["exact-answer", "length"]
+
+
+def test_a_plan_that_does_not_fit_is_exit_4(command: Any) -> None:
+    result = command(
+        "train-grpo", "--dry-run", "-m", "qwen3-4b", "--load-format", "dummy", "--device", "cpu",
+        "--per-device-batch-size", "4096", "--gradient-accumulation-steps", "1",
+    )  # fmt: skip
+    assert result.exit_code == 4
+    assert "does not fit" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--num-generations", "1"], 2, "--num-generations is 1; allowed: 2 or more"),
+        (["--num-generations", "3"], 2, "no multiple of --num-generations 3"),
+        (["--max-steps", "0"], 2, "--max-steps is 0"),
+        (["--learning-rate", "nan"], 2, "--learning-rate is nan"),
+        (["--temperature", "0"], 2, "--temperature is 0.0"),
+        (["--is-correction", "some"], 2, "--is-correction is 'some'"),
+        (["--optim", "adamw_tourch"], 2, "--optim 'adamw_tourch' is unknown"),
+        (["--lr-scheduler", "lineer"], 2, "--lr-scheduler 'lineer' is unknown"),
+        (["--loss-type", "nosuch"], 2, "--loss-type 'nosuch' is unknown"),
+        (["--report-to", "nosuch"], 2, "--report-to 'nosuch' is unknown"),
+        (["--dataset", "arithmatic"], 2, "--dataset 'arithmatic' is unknown"),
+        (["--reward", "exact"], 2, "--reward 'exact' is unknown"),
+        (["--rollout", "flux"], 2, "--rollout 'flux' is unknown"),
+        (["--attn-impl", "sdpa"], 2, "--attn-impl is for hf and hf-cb, not for flex"),
+        (["--adapter", "random"], 2, "takes no --adapter"),
+        (["--resume"], 2, "holds no checkpoint"),
+        (["--config", "nosuch.yaml"], 2, "--config nosuch.yaml cannot be read"),
+        (["--stats-path", "/nosuch/s.json"], 1, "the folder does not exist"),
+        (["--report", "page.txt"], 2, "--report"),
+        (["--max-seq-length", "10"], 2, "--max-seq-length 10 does not hold"),
+        (["--max-prompt-length", "3"], 2, "--max-prompt-length 3: every prompt"),
+        (["--rollout", "vllm"], 3, "vllm"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str], code: int, said: str, command: Any, tmp_path: Path
+) -> None:
+    result = command(*SHORT, "--quiet", "--output-dir", str(tmp_path / "run"), *words)
+    assert (result.exit_code, result.stdout) == (code, ""), result.stderr
+    assert said in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert len(result.stderr.splitlines()) <= 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_key_of_the_file_names_the_nearest(command: Any, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("learning-rte: 1\n")
+    result = command("train-grpo", "--config", str(file))
+    assert result.exit_code == 2
+    assert "hint: did you mean learning-rate?" in result.stderr
+    file.write_text("- a list\n")
+    assert "holds no mapping" in command("train-grpo", f"--config={file}").stderr
