@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flexinfer.attention.paged import Pages
+from flexinfer.kernels.fast.nf4.tile import APART, LEFT
 from flexinfer.kernels.fast.ops import TritonOps
 from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.fast.tiles.invariant import ROWS, InvariantTable
@@ -29,7 +30,10 @@ SMALL: Any = {
 }
 OTHER = [16, 16, 16, 1, 4, 3, 0]
 """What a call of few rows would take from a table that it is looked up in by its rows."""
-RAGGED: Any = {kind: {SHAPE: {"2": OTHER} | SMALL[kind][SHAPE]} for kind in SMALL}
+FORMS = {str(rows): [16, 16, 64, 1, 4, 3, 0, form] for rows, form in ((2, APART), (ROWS, LEFT))}
+RAGGED: Any = {kind: {SHAPE: {"2": OTHER} | SMALL[kind][SHAPE]} for kind in SMALL} | {
+    kind: {SHAPE: FORMS} for kind in ("nf4", "nf4-gated")
+}
 TABLES = {
     "tuned": SMALL,
     "others for few rows": RAGGED,
