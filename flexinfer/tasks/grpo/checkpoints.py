@@ -78,13 +78,27 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
-def save(trainer: Trainer, folder: Path) -> Path:
-    """Write the adapter, in PEFT's format, and the tokenizer; return where. Raises WriteFailed."""
+def save(trainer: Trainer, folder: Path, base: str) -> Path:
+    """Write the adapter of model `base`, in PEFT's format, and the tokenizer; return where.
+
+    Raises WriteFailed.
+    """
     try:
         trainer.save_model(str(folder))
+        _name_base(folder / "adapter_config.json", base)
     except OSError as error:
         raise WriteFailed(f"cannot write --output-dir {folder}: {one_line(error)}") from error
     return folder
+
+
+def _name_base(path: Path, base: str) -> None:
+    """Say in an adapter's config which model it is of, not where that lay.
+
+    Had PEFT known it by that name, it would ask the hub for its vocabulary at every checkpoint.
+    """
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["base_model_name_or_path"] = base
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def newest(folder: Path) -> Path | None:

@@ -143,11 +143,11 @@ RECIPES: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType(
     {
         ("tiny-gemma4", "arithmetic"): MappingProxyType(
             {
-                "max_steps": 200,
+                "max_steps": 150,
                 "num_generations": 8,
-                "per_device_batch_size": 64,
+                "per_device_batch_size": 256,
                 "gradient_accumulation_steps": 1,
-                "learning_rate": 1e-3,
+                "learning_rate": 1.5e-3,
                 "warmup_steps": 5,
                 "max_completion_length": 8,
                 "gradient_checkpointing": False,

@@ -12,6 +12,7 @@ from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.rewards.choose import choose_rewards
 from flexinfer.tasks.grpo.rollout import Encode, sample
 from flexinfer.tasks.grpo.setup import Parts
+from flexinfer.tasks.threads import own_threads
 
 
 def scored(
@@ -23,7 +24,8 @@ def scored(
         return None
     assert config.max_completion_length is not None
     rollout.backend.refresh()
-    share = accuracy(rollout.backend, parts.encode, rows, config.max_completion_length)
+    with own_threads(parts.loaded.module):
+        share = accuracy(rollout.backend, parts.encode, rows, config.max_completion_length)
     notice(f"held-out {parts.problems.name} {when} training: {share:.1%} of {len(rows)} right")
     return share
 

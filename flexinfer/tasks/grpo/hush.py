@@ -19,8 +19,9 @@ def hushed() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            # PEFT looks for the base model's vocabulary under its name, which need not be a folder
+            # PEFT looks for the base model's vocabulary, which is nowhere for random weights
             warnings.filterwarnings("ignore", message="Could not find a config file in")
+            warnings.filterwarnings("ignore", message="Unable to fetch remote file")
             for library in ("transformers", "trl"):
                 warnings.filterwarnings("ignore", category=FutureWarning, module=library)
             yield

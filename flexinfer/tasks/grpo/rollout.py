@@ -12,6 +12,7 @@ from flexinfer.config import SamplingParams
 from flexinfer.engine.outputs import Completion, Request, RequestOutput
 from flexinfer.engine.seeds import mix
 from flexinfer.errors import RequestError, StaleWeights
+from flexinfer.tasks.threads import own_threads
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """What a dataset's `prompt` column holds: a text, or the messages of a chat."""
@@ -67,7 +68,8 @@ class Rollout:
         self._follow(trainer.state.global_step)
         refreshed = time.perf_counter()
         requests = self._requests(prompts, sampling_of(trainer))
-        outputs = self.backend.generate(requests)
+        with own_threads(trainer.model):
+            outputs = self.backend.generate(requests)
         if self.sleeps:
             self.backend.sleep()
         self.samples = [sample(output) for output in outputs]

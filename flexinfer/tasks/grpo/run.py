@@ -21,7 +21,6 @@ from flexinfer.tasks.environment import environment, now
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.extras import need
 from flexinfer.tasks.grpo.hush import hushed
-from flexinfer.tasks.threads import own_threads
 
 __all__ = ["GrpoConfig", "RolloutOptions", "render", "run_grpo"]
 
@@ -72,7 +71,7 @@ def run_grpo(
         parts = assemble(
             loaded, work, options, engine_config, config, rollout_options, report, stack
         )
-        for line in (*parts.notices, *stack.enter_context(own_threads(parts.loaded.module))):
+        for line in parts.notices:
             notice(line)
         head = _head(options, engine_config, config, rollout_options, parts, started_at)
         if done:
@@ -114,7 +113,7 @@ def _train(
     with boundary.saving(trainer):
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
     log.update(accuracy_after=scored(parts, config, "after", notice))
-    log.update(adapter_path=str(save(trainer, config.output_dir)))
+    log.update(adapter_path=str(save(trainer, config.output_dir, parts.loaded.name)))
 
 
 def _head(

@@ -90,7 +90,6 @@ def adapted(loaded: LoadedModel, config: GrpoConfig) -> nn.Module:
     )
     module: Any = loaded.module
     model: nn.Module = get_peft_model(module, lora)
-    lora.base_model_name_or_path = loaded.name  # what --model takes, not where it lay
     return model
 
 

@@ -87,7 +87,7 @@ def test_the_saved_adapter_on_the_original_base_is_the_policy(tmp_path: Path) ->
     original = digest(fresh("qwen3"))
     with parts("qwen3", settings) as ready:
         ready.trainer.train()
-        folder = save(ready.trainer, settings.output_dir)
+        folder = save(ready.trainer, settings.output_dir, "tiny")
         assert ready.rollout is not None
         ready.rollout.backend.refresh()
         engine: Any = ready.rollout.backend.engine  # type: ignore[attr-defined]  # it is flex
