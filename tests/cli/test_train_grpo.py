@@ -52,6 +52,13 @@ def test_lines_for_people_and_the_adapter_served(command: Any, tmp_path: Path) -
     assert json.loads(served.stdout)["adapter_sha"]
 
 
+@pytest.mark.parametrize("mode", ["runtime", "merged"])
+def test_the_adapter_runs_as_lora_mode_says(mode: str, command: Any, tmp_path: Path) -> None:
+    result = command(*SHORT, "--output-dir", str(tmp_path / "run"), "--lora-mode", mode)
+    assert result.exit_code == 0, result.stderr
+    assert f"LoRA: {mode}" in result.stderr
+
+
 def test_options_come_from_a_file_and_words_overrule_them(command: Any, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("max_steps: 7\nnum-generations: 16\nreward: [exact-answer, length]\n")

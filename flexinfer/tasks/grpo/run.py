@@ -67,7 +67,7 @@ def run_grpo(
     work = work_of(config)
     done = 0 if last is None else step_of(last)
     with ExitStack() as stack:
-        loaded = load(options, report)
+        loaded = load(replace(options, lora_mode=None), report)  # the adapter comes later
         parts = assemble(
             loaded, work, options, engine_config, config, rollout_options, report, stack
         )

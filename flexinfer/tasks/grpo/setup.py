@@ -93,6 +93,18 @@ def adapted(loaded: LoadedModel, config: GrpoConfig) -> nn.Module:
     return model
 
 
+def check_enough(problems: Problems, config: GrpoConfig, processes: int = 1) -> None:
+    """Raise UsageError where a step wants more prompts than there are: TRL would take none."""
+    assert config.num_generations is not None
+    wanted = config.completions_per_step * processes // config.num_generations
+    if len(problems.rows) < wanted:
+        raise UsageError(
+            f"--dataset {problems.name}: {len(problems.rows)} prompts, while a step takes {wanted}",
+            hint="lower --per-device-batch-size or --gradient-accumulation-steps, "
+            "or raise --num-generations",
+        )
+
+
 def with_room(
     engine: EngineConfig, new_tokens: int, rows: Iterable[Row], encode: Encode
 ) -> EngineConfig:
@@ -123,6 +135,7 @@ def assemble(
     """
     encode = encoder(loaded, options)
     problems = within_length(work.problems, encode, config.max_prompt_length)
+    check_enough(problems, config)
     model = adapted(loaded, config)
     assert config.max_completion_length is not None
     every = chain(problems.rows, problems.held_out)
