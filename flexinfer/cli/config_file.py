@@ -40,6 +40,10 @@ class ConfiguredCommand(Command):
                 hint = f"did you mean {near[0]}?" if near else "names are those of the options"
                 raise UsageError(f"{FLAG} {path}: {key!r} is no option of this command", hint=hint)
             param = by_option[name]
+            if param.name in found:
+                raise UsageError(f"{FLAG} {path}: {name} is given twice")
+            if isinstance(value, bool) and not getattr(param, "is_flag", False):
+                raise UsageError(f"{FLAG} {path}: {name} takes a value, not {str(value).lower()}")
             many = getattr(param, "multiple", False) and not isinstance(value, list)
             found[str(param.name)] = [value] if many else value
         return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +50,7 @@ def train_grpo(
     # read when torch starts: threads that spin while they wait make a tiny model's training ten
     # times slower as soon as one core has other work
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from flexinfer.tasks.grpo.processes import is_first
     from flexinfer.tasks.grpo.run import RolloutOptions, render, run_grpo
 
     options, hf_options = _options(model, engine.seed), RolloutOptions(**vars(hf))
@@ -56,7 +59,11 @@ def train_grpo(
     engine_config = engine.config(None if engine.max_batch_size else at_once)
     if plan.dry_run:
         return _dry_run(options, engine_config, config, common)
-    with GrpoProgress(quiet=common.quiet, max_steps=config.max_steps or 0) as progress:
+    first = is_first()
+    with (
+        redirect_stdout(sys.stderr),  # a reward may print what it likes
+        GrpoProgress(quiet=common.quiet or not first, max_steps=config.max_steps or 0) as progress,
+    ):
         if model.model is None:
             progress.notice(f"--model not given: {DEFAULT_MODEL}, which comes with this package")
         report = run_grpo(
@@ -68,7 +75,8 @@ def train_grpo(
             progress.notice,
             progress.add,
         )
-    print_data(render(report, common.as_json))
+    if first:
+        print_data(render(report, common.as_json))
     return report.exit_code
 
 

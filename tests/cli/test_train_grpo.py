@@ -72,6 +72,71 @@ def test_options_come_from_a_file_and_words_overrule_them(command: Any, tmp_path
     assert grpo["reward"] == ["exact-answer", "length"]
 
 
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ("max_steps: 1\nmax-steps: 2\n", "max-steps is given twice"),
+        ("max_steps: yes\n", "max-steps takes a value, not true"),
+    ],
+)
+def test_what_a_file_cannot_mean_is_told(
+    held: str, said: str, command: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(held)
+    result = command("train-grpo", "--config", str(file), "--dry-run")
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_switches_of_a_file_are_true_or_false(command: Any, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("gradient_checkpointing: yes\njson: true\ndevice: cpu\n")
+    result = command("train-grpo", "--config", str(file), "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["config"]["grpo"]["gradient_checkpointing"] is True
+
+
+def test_what_a_reward_prints_is_no_data(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a step without any reward is a step: its mean is null."""
+    (tmp_path / "talking_reward.py").write_text(
+        "def talks(completions, **columns):\n"
+        "    print('hello')\n"
+        "    return [None] * len(completions)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = tmp_path / "run"
+    words = ("--reward", "talking_reward:talks", "--output-dir", str(run))
+    result = command(*SHORT, "--json", *words)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["rewards"] == [None, None]
+    assert "hello" in result.stderr
+
+
+def test_no_reward_at_all_is_told_in_lines_too(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "blank_reward.py").write_text(
+        "def blank(completions, **columns):\n    return [None] * len(completions)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ("--reward", "blank_reward:blank", "--output-dir", str(tmp_path / "run"))
+    result = command(*SHORT, *words)
+    assert result.exit_code == 0, result.stderr
+    assert "reward: nan -> nan" in result.stdout
+
+
+def test_files_may_lie_in_the_folder_that_is_made(command: Any, tmp_path: Path) -> None:
+    run = tmp_path / "new" / "run"
+    words = ("--stats-path", str(run / "s.json"), "--report", str(run / "page.html"))
+    result = command(*SHORT, "--max-steps", "1", "--output-dir", str(run), *words)
+    assert result.exit_code == 0, result.stderr
+    assert (run / "s.json").is_file()
+    assert (run / "page.html").is_file()
+
+
 def test_a_plan_that_does_not_fit_is_exit_4(command: Any) -> None:
     result = command(
         "train-grpo", "--dry-run", "-m", "qwen3-4b", "--load-format", "dummy", "--device", "cpu",
@@ -96,6 +161,10 @@ def test_a_plan_that_does_not_fit_is_exit_4(command: Any) -> None:
         (["--report-to", "nosuch"], 2, "--report-to 'nosuch' is unknown"),
         (["--dataset", "arithmatic"], 2, "--dataset 'arithmatic' is unknown"),
         (["--reward", "exact"], 2, "--reward 'exact' is unknown"),
+        (["--optim", "galore_adamw"], 3, "--optim galore_adamw: "),
+        (["--lr-scheduler", "reduce_lr_on_plateau"], 2, "requires an eval strategy"),
+        (["--lr-scheduler", "warmup_stable_decay"], 2, "does not take these options"),
+        (["--output-dir", "/dev/null/run"], 1, "/dev/null is no folder"),
         (["--rollout", "flux"], 2, "--rollout 'flux' is unknown"),
         (["--attn-impl", "sdpa"], 2, "--attn-impl is for hf and hf-cb, not for flex"),
         (["--adapter", "random"], 2, "takes no --adapter"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from trl import GRPOConfig
+from transformers import get_scheduler
+from trl import GRPOConfig, GRPOTrainer
 
+from flexinfer.errors import EnvironmentUnfit, UsageError, one_line
 from flexinfer.tasks.grpo.config import GrpoConfig
 
 NEVER = 10**9
@@ -50,6 +52,26 @@ def arguments(config: GrpoConfig, dtype: torch.dtype, device: torch.device) -> G
         disable_tqdm=True,
         **_vllm(config),
     )
+
+
+def checked(config: GrpoConfig, dtype: torch.dtype, device: torch.device) -> GRPOConfig:
+    """Return the arguments, tried out: some optimizers and schedulers want what no option gives.
+
+    Raises UsageError, or EnvironmentUnfit for an optimizer whose package is missing.
+    """
+    try:
+        made = arguments(config, dtype, device)
+        GRPOTrainer.get_optimizer_cls_and_kwargs(made)
+        toy = torch.optim.SGD([torch.zeros(1)])
+        get_scheduler(made.lr_scheduler_type, toy, num_warmup_steps=0, num_training_steps=1)
+    except ImportError as error:
+        raise EnvironmentUnfit(f"--optim {config.optim}: {one_line(error)}") from error
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"the trainer does not take these options: {one_line(error)}",
+            hint="choose another --optim or --lr-scheduler",
+        ) from error
+    return made
 
 
 def _vllm(config: GrpoConfig) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo")
+"""TRL's losses that an importance weight of the advantages corrects; vespo's takes it otherwise."""
 Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "none"]
 
 

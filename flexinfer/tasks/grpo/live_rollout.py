@@ -11,6 +11,7 @@ from flexinfer.backends.live import open_live
 from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import ChatTemplate, EngineConfig, LoraMode, ModelOptions
 from flexinfer.errors import UsageError
+from flexinfer.tasks.grpo.processes import own_seed
 from flexinfer.tasks.grpo.rollout import Prompt, Rollout
 from flexinfer.tasks.grpo.setup import encoder, with_room
 from flexinfer.weights.load import adopt
@@ -63,4 +64,5 @@ class LiveRollout:
                 )
             config = with_room(config, trainer.args.max_completion_length, rows, encode)
         backend = open_live(self._backend, loaded, model, config, self._options, self._lora_mode)
-        return Rollout(backend, encode, trainer.args.seed)
+        seed = own_seed(trainer.args.seed, trainer.args.process_index)
+        return Rollout(backend, encode, seed)

@@ -7,19 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flexinfer.engine.outputs import Completion
 from flexinfer.tasks.grpo.record import GrpoReport, StepRecord
-from flexinfer.tasks.grpo.rollout import Rollout
 from flexinfer.tasks.grpo.rollouts_file import RolloutLine, RolloutsFile
 from flexinfer.tasks.grpo.stats_file import write_stats
 
 
 class Log:
-    """Takes the record of each step; `report` is the run so far."""
+    """Takes the record of each step; `report` is the run so far.
+
+    Without a file of `rollouts` nothing is written: another process of the run does that.
+    """
 
     def __init__(
         self,
         head: GrpoReport,
-        rollouts: RolloutsFile,
+        rollouts: RolloutsFile | None,
         stats_path: Path,
         on_step: Callable[[StepRecord], None],
     ) -> None:
@@ -29,7 +32,8 @@ class Log:
 
     def take(self, record: StepRecord, completions: Sequence[RolloutLine]) -> None:
         """Write a step and what it learned from; raises WriteFailed."""
-        self._rollouts.write(completions)
+        if self._rollouts is not None:
+            self._rollouts.write(completions)
         self.update(
             steps=(*self.report.steps, record),
             peak_memory_gb=max(self.report.peak_memory_gb, record.peak_memory_gb),
@@ -40,17 +44,23 @@ class Log:
     def update(self, **values: Any) -> None:
         """Put values into the report, and write it; raises WriteFailed."""
         self.report = replace(self.report, **values)
-        write_stats(self._stats_path, self.report)
+        if self._rollouts is not None:
+            write_stats(self._stats_path, self.report)
 
 
-def completions(step: int, logs: Mapping[str, Any], rollout: Rollout | None) -> list[RolloutLine]:
-    """Return the completions of the last rollout from what TRL keeps to log them."""
+def completions(
+    step: int, version: int, logs: Mapping[str, Any], samples: Sequence[Completion] | None
+) -> list[RolloutLine]:
+    """Return the completions of the last rollout from what TRL keeps to log them.
+
+    `samples` are the back end's own of them, None where there are none.
+    """
     texts = list(logs["completion"])
-    samples = [None] * len(texts) if rollout is None else rollout.samples
+    made = [None] * len(texts) if samples is None else samples
     return [
         RolloutLine(
             step=step,
-            policy_version=step - 1 if rollout is None else rollout.version,
+            policy_version=version,
             prompt=prompt,
             completion=_text(text),
             token_ids=() if sample is None else sample.token_ids,
@@ -59,7 +69,7 @@ def completions(step: int, logs: Mapping[str, Any], rollout: Rollout | None) -> 
             advantage=advantage,
         )
         for number, (prompt, text, advantage, sample) in enumerate(
-            zip(logs["prompt"], texts, logs["advantages"], samples, strict=True)
+            zip(logs["prompt"], texts, logs["advantages"], made, strict=True)
         )
     ]
 

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from flexinfer.backends.choose import BACKENDS
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.tasks.grpo.config import GrpoConfig
+from flexinfer.tasks.grpo.correction import LOSSES
 from flexinfer.tasks.grpo.extras import need
-
-LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo")
-"""TRL's losses that an importance weight of the advantages corrects; vespo's takes it otherwise."""
 
 
 def check_names(config: GrpoConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from transformers import TrainerCallback
 
 from flexinfer.errors import FlexinferError
 from flexinfer.tasks.grpo.log import Log, completions
+from flexinfer.tasks.grpo.processes import all_gaps, all_samples, all_times
 from flexinfer.tasks.grpo.record import StepRecord
 from flexinfer.tasks.grpo.rollout import Rollout, Times
 from flexinfer.tasks.grpo.trainer import OnPolicyGRPOTrainer
@@ -43,20 +45,23 @@ class Recorder(TrainerCallback):  # type: ignore[misc]  # transformers has no ty
         if "reward" in logs:
             step = state.global_step
             record = self._record(step, logs)
-            self._log.take(record, completions(step, self._trainer._logs, self._rollout))
+            rollout = self._rollout
+            samples = None if rollout is None else all_samples(rollout.samples)
+            version = record.policy_version
+            self._log.take(record, completions(step, version, self._trainer._logs, samples))
 
     def _record(self, step: int, logs: Mapping[str, float]) -> StepRecord:
         """Return the record of a step; raises FlexinferError where nothing was measured."""
-        gap = self._trainer.take_gap()
+        gap = all_gaps(self._trainer.take_gap())
         if gap is None:
             raise FlexinferError(f"step {step} trained on no token: every completion was masked")
-        times = Times() if self._rollout is None else self._rollout.take_times()
+        times = Times() if self._rollout is None else all_times(self._rollout.take_times())
         train_s = self._step_s - times.refresh_s - times.generate_s
         return StepRecord(
             step=step,
             policy_version=step - 1 if self._rollout is None else self._rollout.version,
-            reward=logs["reward"],
-            reward_std=logs["reward_std"],
+            reward=_number(logs["reward"]),
+            reward_std=_number(logs["reward_std"]),
             rewards=_by_name(logs),
             loss=logs["loss"],
             kl=logs.get("kl"),
@@ -79,10 +84,15 @@ class Recorder(TrainerCallback):  # type: ignore[misc]  # transformers has no ty
         )
 
 
+def _number(logged: float | None) -> float:
+    """Return what TRL logged; NaN for its None, which is a mean of nothing or beyond fp32."""
+    return math.nan if logged is None else logged
+
+
 def _by_name(logs: Mapping[str, float]) -> dict[str, float]:
     """Return the mean of each reward function by its name."""
     return {
-        key.removeprefix("rewards/").removesuffix("/mean"): value
+        key.removeprefix("rewards/").removesuffix("/mean"): _number(value)
         for key, value in logs.items()
         if key.startswith("rewards/") and key.endswith("/mean")
     }

@@ -21,6 +21,7 @@ from flexinfer.tasks.environment import environment, now
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.extras import need
 from flexinfer.tasks.grpo.hush import hushed
+from flexinfer.tasks.grpo.processes import is_first
 
 __all__ = ["GrpoConfig", "RolloutOptions", "render", "run_grpo"]
 
@@ -51,8 +52,11 @@ def run_grpo(
     for module in ("trl", "datasets", "accelerate"):
         need(module, "train-grpo", INSTALL)
     from flexinfer.tasks.grpo.checkpoints import begin, check_outputs, found, step_of
+    from flexinfer.tasks.grpo.folder import made
     from flexinfer.tasks.grpo.log import Log
     from flexinfer.tasks.grpo.names import check_names
+    from flexinfer.tasks.grpo.problems.digest import digest
+    from flexinfer.tasks.grpo.processes import joined
     from flexinfer.tasks.grpo.report import write_page
     from flexinfer.tasks.grpo.rollouts_file import NAME, RolloutsFile
     from flexinfer.tasks.grpo.setup import assemble, work_of
@@ -60,13 +64,18 @@ def run_grpo(
     from flexinfer.weights.load import load
 
     started_at, config = now(), config.filled(options.model)
+    first = is_first()
+    if not first:
+        report, notice, on_step = quiet, lambda line: None, lambda record: None
     check_outputs(config)
     check_names(config)
     rollout_options.check(config.rollout)
-    last = found(options, config)
     work = work_of(config)
+    data = digest(work.problems)
+    last = found(options, config, data)
     done = 0 if last is None else step_of(last)
     with ExitStack() as stack:
+        stack.enter_context(joined(options.device))
         loaded = load(replace(options, lora_mode=None), report)  # the adapter comes later
         parts = assemble(
             loaded, work, options, engine_config, config, rollout_options, report, stack
@@ -76,8 +85,12 @@ def run_grpo(
         head = _head(options, engine_config, config, rollout_options, parts, started_at)
         if done:
             head = replace(head, steps=read_steps(config.stats_file, done))
-        begin(options, config)
-        rollouts = stack.enter_context(RolloutsFile(config.output_dir / NAME, done))
+        rollouts = None
+        if first:
+            stack.enter_context(made(config.output_dir))
+            found(options, config, data)  # again: another run may have ended meanwhile
+            begin(options, config, data)
+            rollouts = stack.enter_context(RolloutsFile(config.output_dir / NAME, done))
         log = Log(head, rollouts, config.stats_file, on_step)
         try:
             _train(parts, config, log, last, notice)
@@ -85,7 +98,7 @@ def run_grpo(
             log.update(interrupted=True)
             raise
         finally:
-            if config.report is not None:
+            if first and config.report is not None:
                 write_page(config.report, log.report)
     return log.report
 

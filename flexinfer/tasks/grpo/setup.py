@@ -19,7 +19,8 @@ from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.engine.chat import encode_chat, encode_raw
 from flexinfer.errors import UsageError
-from flexinfer.tasks.grpo.arguments import arguments
+from flexinfer.tasks.grpo import processes
+from flexinfer.tasks.grpo.arguments import checked
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.correction import Correction
 from flexinfer.tasks.grpo.problems.choose import choose_problems
@@ -93,10 +94,10 @@ def adapted(loaded: LoadedModel, config: GrpoConfig) -> nn.Module:
     return model
 
 
-def check_enough(problems: Problems, config: GrpoConfig, processes: int = 1) -> None:
+def check_enough(problems: Problems, config: GrpoConfig, n_processes: int = 1) -> None:
     """Raise UsageError where a step wants more prompts than there are: TRL would take none."""
     assert config.num_generations is not None
-    wanted = config.completions_per_step * processes // config.num_generations
+    wanted = config.completions_per_step * n_processes // config.num_generations
     if len(problems.rows) < wanted:
         raise UsageError(
             f"--dataset {problems.name}: {len(problems.rows)} prompts, while a step takes {wanted}",
@@ -135,7 +136,7 @@ def assemble(
     """
     encode = encoder(loaded, options)
     problems = within_length(work.problems, encode, config.max_prompt_length)
-    check_enough(problems, config)
+    check_enough(problems, config, processes.count())
     model = adapted(loaded, config)
     assert config.max_completion_length is not None
     every = chain(problems.rows, problems.held_out)
@@ -148,7 +149,8 @@ def assemble(
         stack.enter_context(closing(backend))
         # a fresh adapter changes nothing yet, as it should: that is no news
         notices = tuple(line for line in backend.notices if "no-op" not in line)
-        rollout = Rollout(backend, encode, config.seed, config.sleep)
+        seed = processes.own_seed(config.seed, processes.rank())
+        rollout = Rollout(backend, encode, seed, config.sleep)
     return Parts(
         loaded=loaded,
         problems=problems,
@@ -162,9 +164,10 @@ def assemble(
 def said(config: GrpoConfig, problems: Problems) -> tuple[str, ...]:
     """Say what is trained with what, and where two settings work against each other."""
     rewards = ", ".join(config.reward or problems.rewards)
+    completions = config.completions_per_step * processes.count()
     lines = [
         f"problems: {problems.name}, {len(problems.rows)} to train on, rewarded by {rewards}",
-        f"step: {config.completions_per_step} completions, {config.num_generations} a prompt, "
+        f"step: {completions} completions, {config.num_generations} a prompt, "
         f"up to {config.max_completion_length} tokens; learning rate {config.learning_rate:g}, "
         f"LoRA rank {config.lora_rank}, alpha {config.lora_alpha:g}",
         f"importance sampling: {config.is_correction}"
@@ -193,7 +196,7 @@ def _trainer(
         trainer = OnPolicyGRPOTrainer(
             model=model,
             reward_funcs=list(rewards),
-            args=arguments(config, weight.dtype, weight.device),
+            args=checked(config, weight.dtype, weight.device),
             train_dataset=as_dataset(problems.name, problems.rows),
             processing_class=loaded.tokenizer,
             rollout_func=rollout,

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from trl import GRPOTrainer
 
-from flexinfer.errors import FlexinferError, StaleWeights
-from flexinfer.tasks.grpo.correction import Correction, Gap, gap_between
+from flexinfer.errors import FlexinferError, StaleWeights, UsageError, WriteFailed, one_line
+from flexinfer.tasks.grpo.correction import LOSSES, Correction, Gap, gap_between
 
 
 class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type stubs
@@ -28,6 +29,11 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
         """See GRPOTrainer."""
         super().__init__(*args, **kwargs)
         self.correction = correction or Correction()
+        if self.loss_type not in LOSSES and self.correction.mode != "none":
+            raise UsageError(
+                f"importance weights of the advantages do not correct the loss {self.loss_type}",
+                hint=f"take one of {', '.join(LOSSES)}, or correction=Correction('none')",
+            )
         self.gap: Gap | None = None
         self._pending: dict[str, Any] | None = None
 
@@ -35,6 +41,28 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
         """Return the gap over the micro-batches since it was last taken."""
         gap, self.gap = self.gap, None
         return gap
+
+    def _move_model_to_device(self, model: Any, device: torch.device) -> None:
+        """Leave weights on a CPU where they are: moving them to `cpu:1` would copy them.
+
+        A back end borrows them.
+        """
+        if device.type != "cpu" or any(p.device.type != "cpu" for p in model.parameters()):
+            super()._move_model_to_device(model, device)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Have the accelerator leave them there, too."""
+        super().create_accelerator_and_postprocess()
+        if self.accelerator.device.type == "cpu":
+            self.accelerator.device_placement = False
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write a checkpoint; raises WriteFailed, whichever library could not."""
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            folder = self.args.output_dir
+            raise WriteFailed(f"no checkpoint in {folder}: {one_line(error)}") from error
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Roll out; raises StaleWeights, or FlexinferError for a log-probability that is none."""

@@ -68,7 +68,7 @@ def test_a_policy_that_learns_is_the_one_that_rolls_out(tmp_path: Path) -> None:
             gaps.append(gap.mean)
             versions.append(rollout.version)
             held.append(rollout.backend.engine.machinery.programs.cache.n_bytes)  # type: ignore[attr-defined]
-            lines = completions(1, trainer._logs, rollout)
+            lines = completions(1, rollout.version, trainer._logs, rollout.samples)
             said.append({line.prompt: line.completion for line in lines})  # type: ignore[misc]
             return loss
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flexinfer.errors import UsageError
+from flexinfer.errors import RequestError, UsageError
+from flexinfer.tasks.grpo.problems.row import checked
 from tests.support.grpo import PROMPTS, config, parts
 
 
@@ -25,3 +26,16 @@ def test_as_many_prompts_as_a_step_wants_are_enough(tmp_path: Path) -> None:
     with parts("qwen3", settings) as ready:
         ready.trainer.train()
         assert ready.trainer.state.global_step == 1
+
+
+def test_a_loss_that_weights_would_not_correct(tmp_path: Path) -> None:
+    settings = config(tmp_path, loss_type="vespo")
+    with pytest.raises(UsageError, match="do not correct the loss vespo"), parts("qwen3", settings):
+        pass
+    with parts("qwen3", config(tmp_path, loss_type="vespo", is_correction="none")):
+        pass
+
+
+def test_a_column_that_the_rollout_fills() -> None:
+    with pytest.raises(RequestError, match="'policy_version' means something to the trainer"):
+        checked({"prompt": "a", "policy_version": 3})

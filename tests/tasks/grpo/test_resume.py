@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from flexinfer.config import EngineConfig, ModelOptions
-from flexinfer.errors import UsageError
+from flexinfer.errors import UsageError, WriteFailed
 from flexinfer.tasks.grpo.checkpoints import newest
 from flexinfer.tasks.grpo.config import GrpoConfig
+from flexinfer.tasks.grpo.folder import made
 from flexinfer.tasks.grpo.record import GrpoReport, StepRecord
 from flexinfer.tasks.grpo.run import RolloutOptions, run_grpo
 
@@ -126,6 +129,56 @@ def test_resuming_nothing_is_refused(tmp_path: Path) -> None:
 def test_resuming_with_other_settings_is_refused(whole: tuple[Path, GrpoReport]) -> None:
     with pytest.raises(UsageError, match=r"--resume: the run was made with --lora-rank 4, not 8"):
         run(whole[0], resume=True, lora_rank=8)
+
+
+@pytest.mark.parametrize("lost", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_checkpoint_that_lacks_a_part_is_none(
+    lost: str, whole: tuple[Path, GrpoReport], tmp_path: Path
+) -> None:
+    """transformers would go on with a fresh optimizer, and say nothing."""
+    cut = tmp_path / "cut"
+    copytree(whole[0], cut)
+    (cut / "checkpoint-4" / lost).unlink()
+    assert newest(cut) == cut / "checkpoint-2"
+
+
+def test_a_checkpoint_whose_writing_was_killed_is_none(
+    whole: tuple[Path, GrpoReport], tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut"
+    copytree(whole[0], cut)
+    state = cut / "checkpoint-4" / "trainer_state.json"
+    state.write_text(state.read_text()[:300])
+    assert newest(cut) == cut / "checkpoint-2"
+
+
+def test_resuming_with_other_data_is_refused(tmp_path: Path) -> None:
+    data, cut = tmp_path / "sums.jsonl", tmp_path / "cut"
+    rows = [{"prompt": f"{n}+1=", "answer": n + 1} for n in range(4)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values: dict[str, Any] = {"dataset": str(data), "gradient_accumulation_steps": 1}
+    run(cut, max_steps=1, max_completion_length=4, **values)
+    data.write_text(data.read_text().replace(": 4", ": 5"))
+    with pytest.raises(UsageError, match=r"the rows of --dataset .* are not those"):
+        run(cut, resume=True, max_completion_length=4, **values)
+
+
+def test_two_runs_never_write_into_one_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with made(folder), pytest.raises(UsageError, match="another run is writing into it"):
+        run(folder)
+    assert not (folder / "rollouts.jsonl").exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_failed_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("peft.peft_model.safe_save_file", full)
+    with pytest.raises(WriteFailed, match=r"no checkpoint in .*No space left"):
+        run(tmp_path / "run", max_steps=1)
 
 
 def test_a_finished_run_is_not_resumed(whole: tuple[Path, GrpoReport]) -> None:

@@ -19,7 +19,7 @@ RESERVED = frozenset(
     {
         *("prompts", "completions", "completion_ids", "completion", "chosen", "rejected"),
         *("image", "images", "environment", "environments"),
-        *("trainer_state", "log_extra", "log_metric"),
+        *("policy_version", "trainer_state", "log_extra", "log_metric"),
     }
 )
 """Columns that TRL gives a meaning of its own, or arguments it passes to every reward."""

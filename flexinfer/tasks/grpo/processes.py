@@ -1,0 +1,86 @@
+"""One process or several (accelerate launch, torchrun): which this is, and what all made together.
+
+The first one speaks and writes; every one rolls out and trains its own share of a step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, TypeVar
+
+from flexinfer.engine.seeds import mix
+
+if TYPE_CHECKING:
+    from flexinfer.config import Device
+    from flexinfer.engine.outputs import Completion
+    from flexinfer.tasks.grpo.correction import Gap
+    from flexinfer.tasks.grpo.rollout import Times
+
+T = TypeVar("T")
+
+
+def count() -> int:
+    """Return how many processes a launcher started for this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """Return which of them this is, from 0."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def is_first() -> bool:
+    """Tell whether this process is the one that speaks and writes."""
+    return rank() == 0
+
+
+def own_seed(seed: int, process: int) -> int:
+    """Return the seed of a process's rollouts: they differ, and the first's is the run's."""
+    return mix(seed, process) if process else seed
+
+
+@contextmanager
+def joined(device: Device) -> Iterator[None]:
+    """Meet the other processes, and make this one's own device the current one, before loading."""
+    if count() == 1:
+        yield
+        return
+    import torch
+    from accelerate import PartialState  # type: ignore[import-untyped]  # it has no types
+
+    PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
+    yield
+    PartialState().destroy_process_group()
+
+
+def all_gaps(own: Gap | None) -> Gap | None:
+    """Return the gap over the tokens of all processes; every one has to ask."""
+    found = [gap for gap in _gathered([own]) if gap is not None]
+    return reduce(add, found) if found else None
+
+
+def all_samples(own: Sequence[Completion]) -> list[Completion]:
+    """Return the samples of all processes, in the order in which TRL gathers them."""
+    return _gathered(own)
+
+
+def all_times(own: Times) -> Times:
+    """Return the tokens of all processes, and the seconds of the slowest."""
+    every = _gathered([own])
+    return type(own)(
+        max(times.refresh_s for times in every),
+        max(times.generate_s for times in every),
+        sum(times.tokens for times in every),
+    )
+
+
+def _gathered(own: Sequence[T]) -> list[T]:
+    """Return what all processes have, one after the other."""
+    from accelerate.utils import gather_object  # type: ignore[import-untyped]  # it has no types
+
+    every: list[T] = gather_object([*own])
+    return every
