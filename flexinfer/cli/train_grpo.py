@@ -28,6 +28,7 @@ from flexinfer.errors import UsageError
 
 if TYPE_CHECKING:
     from flexinfer.tasks.grpo.config import GrpoConfig
+    from flexinfer.tasks.grpo.run import RolloutOptions
 
 DEFAULT_MODEL = "tiny-gemma4"
 MOST_AT_ONCE = 256
@@ -58,7 +59,7 @@ def train_grpo(
     at_once = min(config.completions_per_step, MOST_AT_ONCE)
     engine_config = engine.config(None if engine.max_batch_size else at_once)
     if plan.dry_run:
-        return _dry_run(options, engine_config, config, common)
+        return _dry_run(options, engine_config, config, hf_options, common)
     first = is_first()
     with (
         redirect_stdout(sys.stderr),  # a reward may print what it likes
@@ -81,11 +82,19 @@ def train_grpo(
 
 
 def _dry_run(
-    options: ModelOptions, engine: EngineConfig, config: GrpoConfig, common: CommonFlags
+    options: ModelOptions,
+    engine: EngineConfig,
+    config: GrpoConfig,
+    rollout_options: RolloutOptions,
+    common: CommonFlags,
 ) -> int:
-    """Show what a run would do and need."""
+    """Show what a run would do and need; what it would refuse by its name is refused here, too."""
+    from flexinfer.tasks.grpo.names import check_names, check_work
     from flexinfer.tasks.grpo.plan.run import plan_run, render
 
+    check_names(config)
+    rollout_options.check(config.rollout)
+    check_work(config)
     planned = plan_run(options, engine, config)
     with Console(quiet=common.quiet) as console:
         for line in planned.notices:

@@ -188,6 +188,19 @@ def test_bad_input_is_one_line(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("--rollout", "flux"), ("--optim", "nosuch"), ("--dataset", "nosuch.jsonl")),
+        *(("--reward", "nosuch"), ("--attn-impl", "sdpa"), ("--reward", "nosuch:nosuch")),
+    ],
+)
+def test_a_plan_of_what_cannot_be_is_refused(words: tuple[str, ...], command: Any) -> None:
+    result = command("train-grpo", "--dry-run", "--quiet", *words)
+    assert (result.exit_code, result.stdout) == (2, ""), result.stderr
+    assert words[0] in result.stderr
+
+
 def test_an_unknown_key_of_the_file_names_the_nearest(command: Any, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("learning-rte: 1\n")

@@ -10,6 +10,9 @@ from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.correction import LOSSES
 from flexinfer.tasks.grpo.extras import need
+from flexinfer.tasks.grpo.problems.choose import choose_problems
+from flexinfer.tasks.grpo.problems.hub import HUB_SETS
+from flexinfer.tasks.grpo.rewards.choose import choose_rewards
 
 
 def check_names(config: GrpoConfig) -> None:
@@ -27,6 +30,14 @@ def check_names(config: GrpoConfig) -> None:
         need("vllm", "--rollout vllm", "flexinfer[vllm]")
     if config.optim.endswith("8bit"):
         need("bitsandbytes", f"--optim {config.optim}", "flexinfer[quant]")
+
+
+def check_work(config: GrpoConfig) -> None:
+    """Raise as the problems and rewards would, without going to the hub for them."""
+    if config.reward:
+        choose_rewards(config.reward)
+    if config.dataset.lower() not in HUB_SETS:
+        choose_problems(config.dataset, seed=config.seed, count=1)
 
 
 def _check_tracker(name: str | None) -> None:

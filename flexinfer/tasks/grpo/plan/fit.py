@@ -9,6 +9,7 @@ from typing import Literal
 from flexinfer.config import ModelOptions
 from flexinfer.tasks.grpo.config import GrpoConfig
 
+SLEEP = "--sleep gives the KV cache back while training, a smaller --kv-memory takes less"
 Phase = Literal["always", "rollout", "training"]
 
 
@@ -26,19 +27,29 @@ def total(parts: Sequence[Part], phase: Phase) -> int:
     return sum(part.n_bytes for part in parts if part.phase == phase)
 
 
-def needed(parts: Sequence[Part], kv: int) -> int:
-    """Return the most that is there at once, with `kv` bytes of cache in the rollout."""
-    passing = max(total(parts, "rollout") + kv, total(parts, "training"))
-    return total(parts, "always") + passing
+def kv_phase(config: GrpoConfig) -> Phase:
+    """Return when the cache is there: an engine that does not sleep keeps it."""
+    return "always" if config.rollout == "flex" and not config.sleep else "rollout"
+
+
+def needed(parts: Sequence[Part], cache: Part) -> int:
+    """Return the most that is there at once."""
+    every = (*parts, cache)
+    passing = max(total(every, "rollout"), total(every, "training"))
+    return total(every, "always") + passing
 
 
 def advice(
-    parts: Sequence[Part], options: ModelOptions, config: GrpoConfig, kv: int
+    parts: Sequence[Part], options: ModelOptions, config: GrpoConfig, cache: Part
 ) -> tuple[str, ...]:
     """Return what to lower, the most effective first."""
-    passing = total(parts, "training")
+    every = (*parts, cache)
     largest = max(parts, key=lambda part: part.n_bytes)
-    hints = [_of_training(config)] if passing > total(parts, "rollout") + kv else []
+    trains = total(every, "training") > total(every, "rollout")
+    hints = [_of_training(config)] if trains else []
+    if cache.phase == "always":
+        smaller = cache.n_bytes < total(parts, "training")
+        hints = [*hints, SLEEP] if smaller else [SLEEP, *hints]
     if largest.name == "weights" or not hints:
         hints.append(_of_weights(options))
     merged = any("merged" in part.name for part in parts)

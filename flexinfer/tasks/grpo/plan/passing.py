@@ -1,6 +1,7 @@
 """Bytes that come and go: KV and working space of a rollout; gradients and activations of training.
 
-A rollout and a training pass never run at once, and KV goes back in between: the larger one counts.
+A rollout and a training pass never run at once: the larger one counts. KV goes back in between
+where the engine sleeps, else it is there throughout.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flexinfer.config import EngineConfig, ModelOptions
@@ -17,7 +17,7 @@ from flexinfer.tasks.columns import aligned
 from flexinfer.tasks.environment import document, now
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.batch import BatchPlan, batch_plan, chosen
-from flexinfer.tasks.grpo.plan.fit import Part, advice, needed
+from flexinfer.tasks.grpo.plan.fit import Part, advice, kv_phase, needed
 from flexinfer.tasks.grpo.plan.model import Outline, outline
 from flexinfer.tasks.grpo.plan.passing import KV, activation_bytes, kv_of, prefill_bytes
 from flexinfer.tasks.grpo.plan.standing import (
@@ -106,11 +106,14 @@ def plan_run(
     kv = kv_of(model, inference.decoder, engine, longest)
     parts = _parts(model, inference, engine, config, batch, prompt)
     free = available_memory(model.device) if available is None else available
-    least = needed(parts, kv.least)
-    room = (free - needed([p for p in parts if p.phase != "training"], 0)) * SHARE
+    cache = Part("KV cache", kv_phase(config), kv.wanted)
+    before = [part for part in parts if part.phase != "training"]
+    room = (free - needed(before, replace(cache, n_bytes=0))) * SHARE
     granted = min(engine.kv_memory or kv.wanted, kv.wanted, max(room, 0))
+    kept = max(int(granted), kv.least) if cache.phase == "always" else kv.least
+    least = needed(parts, replace(cache, n_bytes=kept))
     excess = engine.kv_memory is not None and engine.kv_memory > free
-    hints = advice(parts, options, config, kv.wanted) if least > free else ()
+    hints = advice(parts, options, config, cache) if least > free else ()
     return Plan(
         config={"model": asdict(options), "engine": asdict(engine), "grpo": asdict(config)},
         started_at=started_at,
@@ -118,11 +121,11 @@ def plan_run(
         device=str(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
         batch=batch,
-        parts=(*parts, Part("KV cache", "rollout", kv.wanted)),
+        parts=(*parts, cache),
         kv=kv,
         available=free,
         least=least,
-        wanted=needed(parts, kv.wanted),
+        wanted=needed(parts, cache),
         at_once=0 if excess else kv.holds(granted),
         hints=(*hints, "lower --kv-memory") if excess else hints,
         notices=(*model.notices, *said),
