@@ -153,6 +153,8 @@ def test_a_plan_that_does_not_fit_is_exit_4(command: Any) -> None:
         (["--num-generations", "3"], 2, "no multiple of --num-generations 3"),
         (["--max-steps", "0"], 2, "--max-steps is 0"),
         (["--learning-rate", "nan"], 2, "--learning-rate is nan"),
+        (["--top-p", "0"], 2, "--top-p is 0.0"),
+        (["--top-k", "-3"], 2, "--top-k is -3"),
         (["--temperature", "0"], 2, "--temperature is 0.0"),
         (["--is-correction", "some"], 2, "--is-correction is 'some'"),
         (["--optim", "adamw_tourch"], 2, "--optim 'adamw_tourch' is unknown"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import fields
 
 from flexinfer.backends.choose import BACKENDS
+from flexinfer.config import EngineConfig, ModelOptions, SamplingParams
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.correction import LOSSES
@@ -16,7 +18,10 @@ from flexinfer.tasks.grpo.rewards.choose import choose_rewards
 
 
 def check_names(config: GrpoConfig) -> None:
-    """Raise UsageError for a name that nobody knows, EnvironmentUnfit for what is not installed."""
+    """Raise UsageError for a name that nobody knows, EnvironmentUnfit for what is not installed.
+
+    And OutOfRange for sampling that cannot be.
+    """
     from transformers import SchedulerType
     from transformers.training_args import OptimizerNames
 
@@ -24,12 +29,30 @@ def check_names(config: GrpoConfig) -> None:
     _one_of("--optim", config.optim, [name.value for name in OptimizerNames])
     _one_of("--lr-scheduler", config.lr_scheduler, [name.value for name in SchedulerType])
     _one_of("--loss-type", config.loss_type, LOSSES)
+    sampling = ("temperature", "top_p", "top_k", "min_p")
+    SamplingParams(**{name: getattr(config, name) for name in sampling})
     if config.report_to not in (None, "none", "all"):
         _check_tracker(config.report_to)
     if config.rollout == "vllm":
         need("vllm", "--rollout vllm", "flexinfer[vllm]")
     if config.optim.endswith("8bit"):
         need("bitsandbytes", f"--optim {config.optim}", "flexinfer[quant]")
+
+
+def check_unheard(options: ModelOptions, engine: EngineConfig, config: GrpoConfig) -> None:
+    """Raise UsageError for a setting of this package's engine where TRL's vLLM rolls out."""
+    if config.rollout != "vllm":
+        return
+    default, own = EngineConfig(), {"max_batch_size", "max_seq_length", "seed"}
+    given = [
+        field.name
+        for field in fields(EngineConfig)
+        if field.name not in own and getattr(engine, field.name) != getattr(default, field.name)
+    ]
+    given += ["lora_mode"] * (options.lora_mode is not None) + ["sleep"] * config.sleep
+    if given:
+        flag = given[0].replace("_", "-")
+        raise UsageError(f"--{flag} means nothing to --rollout vllm", hint="leave it out")
 
 
 def check_work(config: GrpoConfig) -> None:

@@ -54,7 +54,7 @@ def run_grpo(
     from flexinfer.tasks.grpo.checkpoints import begin, check_outputs, found, step_of
     from flexinfer.tasks.grpo.folder import made
     from flexinfer.tasks.grpo.log import Log
-    from flexinfer.tasks.grpo.names import check_names
+    from flexinfer.tasks.grpo.names import check_names, check_unheard
     from flexinfer.tasks.grpo.problems.digest import digest
     from flexinfer.tasks.grpo.processes import joined
     from flexinfer.tasks.grpo.report import write_page
@@ -69,6 +69,7 @@ def run_grpo(
         report, notice, on_step = quiet, lambda line: None, lambda record: None
     check_outputs(config)
     check_names(config)
+    check_unheard(options, engine_config, config)
     rollout_options.check(config.rollout)
     work = work_of(config)
     data = digest(work.problems)

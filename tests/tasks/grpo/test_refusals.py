@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import RequestError, UsageError
+from flexinfer.tasks.grpo.config import GrpoConfig
+from flexinfer.tasks.grpo.names import check_unheard
 from flexinfer.tasks.grpo.problems.row import checked
 from tests.support.grpo import PROMPTS, config, parts
 
@@ -39,3 +43,22 @@ def test_a_loss_that_weights_would_not_correct(tmp_path: Path) -> None:
 def test_a_column_that_the_rollout_fills() -> None:
     with pytest.raises(RequestError, match="'policy_version' means something to the trainer"):
         checked({"prompt": "a", "policy_version": 3})
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "grpo", "flag"),
+    [
+        ({}, {"kv_memory": 2**20}, {}, "--kv-memory"),
+        ({}, {"batch_invariant": True}, {}, "--batch-invariant"),
+        ({"lora_mode": "runtime"}, {}, {}, "--lora-mode"),
+        ({}, {}, {"sleep": True}, "--sleep"),
+    ],
+)
+def test_settings_of_the_engine_that_vllm_would_not_hear(
+    model: Any, engine: Any, grpo: Any, flag: str
+) -> None:
+    options, own = ModelOptions(model="tiny-gemma4", **model), EngineConfig(**engine)
+    check_unheard(options, own, GrpoConfig(rollout="flex", **grpo))
+    with pytest.raises(UsageError, match=f"{flag} means nothing to --rollout vllm"):
+        check_unheard(options, own, GrpoConfig(rollout="vllm", **grpo))
+    check_unheard(ModelOptions(model="tiny-gemma4"), EngineConfig(), GrpoConfig(rollout="vllm"))
