@@ -85,7 +85,8 @@ def run_grpo(
             notice(line)
         head = _head(options, engine_config, config, rollout_options, parts, started_at)
         if done:
-            head = replace(head, steps=read_steps(config.stats_file, done))
+            steps = read_steps(config.stats_file, done)
+            head = replace(head, steps=steps, train_wall_s=sum(step.step_s for step in steps))
         rollouts = None
         if first:
             stack.enter_context(made(config.output_dir))
@@ -126,8 +127,8 @@ def _train(
     log.update(accuracy_before=scored(parts, config, "before", notice))
     with boundary.saving(trainer):
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
-    log.update(accuracy_after=scored(parts, config, "after", notice))
     log.update(adapter_path=str(save(trainer, config.output_dir, parts.loaded.name)))
+    log.update(accuracy_after=scored(parts, config, "after", notice))
 
 
 def _head(

@@ -90,6 +90,7 @@ def test_resuming_at_a_checkpoint_goes_on_bit_for_bit(
     assert_same(cut, folder)
     assert [step.loss for step in again.steps] == report.losses
     assert [step.step for step in again.steps] == [1, 2, 3, 4]
+    assert again.train_wall_s == pytest.approx(sum(again.step_wall_s))
 
 
 def test_an_interrupted_run_saves_and_goes_on_bit_for_bit(
@@ -110,6 +111,21 @@ def test_an_interrupted_run_saves_and_goes_on_bit_for_bit(
     assert len(document["steps"]) == 3
     run(cut, resume=True)
     assert_same(cut, whole[0])
+
+
+def test_the_adapter_is_saved_before_it_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interruption of that would leave a run that has no adapter and cannot be resumed."""
+
+    def interrupted(parts: Any, config: Any, when: str, notice: Any) -> None:
+        if when == "after":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("flexinfer.tasks.grpo.evaluate.scored", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", max_steps=1)
+    assert adapter(tmp_path / "run")
 
 
 def test_a_new_run_never_writes_over_an_old_one(whole: tuple[Path, GrpoReport]) -> None:
