@@ -119,8 +119,9 @@ class OptimizerFlags:
         ),
     ] = None
     lora_rank: Annotated[
-        int, option("--lora-rank", panel=OPTIMIZER, metavar="N", help="Of every linear map.")
-    ] = 32
+        int | None,
+        option("--lora-rank", panel=OPTIMIZER, metavar="N", help="Default: 32; tiny-gemma4: 8."),
+    ] = None
     lora_alpha: Annotated[
         float | None,
         option("--lora-alpha", panel=OPTIMIZER, metavar="X", help="Default: twice the rank."),

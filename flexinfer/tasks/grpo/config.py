@@ -41,7 +41,7 @@ class GrpoConfig:
     loss_type: str = "dapo"
     beta: float = 0.0
     gradient_checkpointing: bool | None = None
-    lora_rank: int = 32
+    lora_rank: int | None = None
     lora_alpha: float | None = None
     max_prompt_length: int | None = None
     max_completion_length: int | None = None
@@ -95,7 +95,7 @@ class GrpoConfig:
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         open_ = {name: value for name, value in recipe.items() if own[name] is None}
         made = own | open_
-        made["lora_alpha"] = self.lora_alpha or 2.0 * self.lora_rank
+        made["lora_alpha"] = self.lora_alpha or 2.0 * made["lora_rank"]
         made["save_steps"] = self.save_steps or made["max_steps"]
         return GrpoConfig(**made)
 
@@ -115,8 +115,8 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
         "weight_decay": _FROM_ZERO,
         "max_grad_norm": _POSITIVE,
         "beta": _FROM_ZERO,
-        "lora_rank": _COUNT,
-        "lora_alpha": _POSITIVE,
+        "lora_rank": (lambda v: 1 <= v <= 4096, "1 to 4096"),
+        "lora_alpha": (lambda v: 0 < v <= 1e6, "above 0, at most 1e6"),
         "max_prompt_length": _COUNT,
         "max_completion_length": _COUNT,
         "temperature": (lambda v: 1e-6 <= v <= 1e6, "1e-6 to 1e6: greedy samples are all alike"),
@@ -134,6 +134,7 @@ GENERAL: Mapping[str, Any] = MappingProxyType(
         "gradient_accumulation_steps": 4,
         "learning_rate": 5e-6,
         "warmup_steps": 10,
+        "lora_rank": 32,
         "max_completion_length": 512,
         "gradient_checkpointing": True,
     }
@@ -144,10 +145,11 @@ RECIPES: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType(
         ("tiny-gemma4", "arithmetic"): MappingProxyType(
             {
                 "max_steps": 150,
-                "num_generations": 8,
+                "num_generations": 4,
                 "per_device_batch_size": 256,
                 "gradient_accumulation_steps": 1,
-                "learning_rate": 1.5e-3,
+                "learning_rate": 2.5e-3,
+                "lora_rank": 8,
                 "warmup_steps": 5,
                 "max_completion_length": 8,
                 "gradient_checkpointing": False,

@@ -101,7 +101,7 @@ def plan_run(
     started_at, config = now(), config.filled(options.model)
     prompt, said = _prompt(config, longest_prompt)
     model, batch = outline(options), batch_plan(config, prompt, processes)
-    inference = Inference(model, config.lora_rank, options.lora_mode)
+    inference = Inference(model, chosen(config.lora_rank), options.lora_mode)
     longest = prompt + chosen(config.max_completion_length)
     kv = kv_of(model, inference.decoder, engine, longest)
     parts = _parts(model, inference, engine, config, batch, prompt)
@@ -149,7 +149,7 @@ def _parts(
     prompt: int,
 ) -> list[Part]:
     """Return everything but the cache."""
-    rank, optim = config.lora_rank, config.optim
+    rank, optim = chosen(config.lora_rank), config.optim
     checkpointing = bool(config.gradient_checkpointing)
     parts = [
         Part("weights", "always", weight_bytes(model)),
