@@ -45,7 +45,7 @@ def shake(model: nn.Module, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
-                parameter.normal_(0.0, 0.2, generator=generator)
+                parameter.normal_(0.0, 0.1, generator=generator)
 
 
 def live(
