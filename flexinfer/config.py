@@ -16,6 +16,7 @@ Device = Literal["auto", "cpu", "cuda"]
 AttentionBackend = Literal["auto", "flex", "triton", "dense"]
 LoadFormat = Literal["auto", "dummy"]
 LoraMode = Literal["merged", "runtime"]
+IsCorrection = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "none"]
 ChatTemplate = Literal["auto", "grpo", "native", "none"]
 Report = Callable[[str, int, int], None]
 """Progress of long work: (what is being done, units done, units in all; 0 where unknown)."""

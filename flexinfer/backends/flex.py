@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transformers import PreTrainedModel
-
+from flexinfer.backends.loaded import LoadedCheckpoint
 from flexinfer.config import EngineConfig, LoraMode, Report
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
 from flexinfer.weights.adapters.adapter import Adapter
-from flexinfer.weights.load import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -71,36 +69,10 @@ class FlexBackend:
 
 
 @dataclass(frozen=True)
-class FlexCheckpoint:
+class FlexCheckpoint(LoadedCheckpoint):
     """Loaded weights that engines borrow, one engine at a time."""
 
-    loaded: LoadedModel
     backend_name: str = "flex"
-
-    @property
-    def model_name(self) -> str:
-        """The model's name as reports show it."""
-        return self.loaded.name
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the embedding table."""
-        return int(self.module.get_input_embeddings().weight.shape[0])
-
-    @property
-    def device(self) -> str:
-        """Where the weights lie: `cpu` or `cuda`."""
-        return str(next(self.module.parameters()).device.type)
-
-    @property
-    def load_s(self) -> float:
-        """Seconds that loading took."""
-        return self.loaded.load_s
-
-    @property
-    def module(self) -> PreTrainedModel:
-        """The Hugging Face module the engines read."""
-        return self.loaded.module
 
     def open(self, config: EngineConfig, report: Report) -> FlexBackend:
         """Build an engine over the same weights."""

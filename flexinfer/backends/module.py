@@ -126,8 +126,8 @@ class ModuleBackend(ABC):
         self.stats.refresh_s.append(0.0)
 
     def sleep(self) -> None:
-        """Give up what is kept between calls: caches, graphs, a compiled forward."""
-        self._open().forget()
+        """Do nothing: between calls a compiled forward alone is kept, and no memory of caches."""
+        self._open()
 
     def close(self) -> None:
         """Give up what is kept between calls; the module stays with its owner."""

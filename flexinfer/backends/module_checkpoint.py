@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
-
-from transformers import PreTrainedModel
 
 from flexinfer.backends.hf import HfBackend
 from flexinfer.backends.hf_cb import HfCbBackend
+from flexinfer.backends.loaded import LoadedCheckpoint
 from flexinfer.backends.module import ModuleBackend
 from flexinfer.backends.options import RolloutOptions
 from flexinfer.backends.peft_put import put_adapter
@@ -17,11 +15,8 @@ from flexinfer.weights.load import LoadedModel
 
 
 @dataclass(frozen=True)
-class ModuleCheckpoint:
+class ModuleCheckpoint(LoadedCheckpoint):
     """A loaded module that back ends run as it is, one after the other."""
-
-    loaded: LoadedModel
-    backend_name: str
 
     @classmethod
     def of(cls, loaded: LoadedModel, backend_name: str) -> ModuleCheckpoint:
@@ -31,33 +26,6 @@ class ModuleCheckpoint:
         adapter = put_adapter(loaded.module, loaded.adapter)
         said = ("LoRA: runtime, PEFT's own layers", *adapter.notices)
         return cls(replace(loaded, notices=(*loaded.notices, *said)), backend_name)
-
-    @property
-    def model_name(self) -> str:
-        """The model's name as reports show it."""
-        return self.loaded.name
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the embedding table."""
-        return int(self.module.get_input_embeddings().weight.shape[0])
-
-    @property
-    def device(self) -> str:
-        """Where the weights lie: `cpu` or `cuda`."""
-        return str(next(self.module.parameters()).device.type)
-
-    @property
-    def load_s(self) -> float:
-        """Seconds that loading took."""
-        return self.loaded.load_s
-
-    @property
-    def module(self) -> PreTrainedModel:
-        """The module itself, with the adapter in it."""
-        module: Any = self.loaded.module
-        assert isinstance(module, PreTrainedModel)
-        return module
 
     def open(self, config: EngineConfig, report: Report) -> ModuleBackend:
         """Open a back end; continuous batching keeps its manager, so that rounds measure decoding.

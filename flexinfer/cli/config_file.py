@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from typer.core import TyperOption
+
 from flexinfer.cli.app import Command
 from flexinfer.errors import UsageError, one_line
 
@@ -29,6 +31,7 @@ class ConfiguredCommand(Command):
         by_option = {
             word.removeprefix("--"): param
             for param in self.params
+            if isinstance(param, TyperOption)
             for word in param.opts
             if word.startswith("--") and word not in (FLAG, "--help")
         }
@@ -42,9 +45,9 @@ class ConfiguredCommand(Command):
             param = by_option[name]
             if param.name in found:
                 raise UsageError(f"{FLAG} {path}: {name} is given twice")
-            if isinstance(value, bool) and not getattr(param, "is_flag", False):
+            if isinstance(value, bool) and not param.is_flag:
                 raise UsageError(f"{FLAG} {path}: {name} takes a value, not {str(value).lower()}")
-            many = getattr(param, "multiple", False) and not isinstance(value, list)
+            many = param.multiple and not isinstance(value, list)
             found[str(param.name)] = [value] if many else value
         return found
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from flexinfer import config
 from flexinfer.cli.flags import option
-from flexinfer.cli.options import OUTPUT
+from flexinfer.cli.options import OUTPUT, choices
 
 DATA, BATCH, OPTIMIZER, ROLLOUT = "Data", "Batch", "Optimizer", "Rollout"
-CORRECTIONS = "token_truncate|token_mask|sequence_truncate|sequence_mask|none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class RolloutFlags:
         option(
             "--is-correction",
             panel=ROLLOUT,
-            metavar=CORRECTIONS,
+            metavar=choices(config.IsCorrection),
             help="Importance weights of trainer over rollout.",
         ),
     ] = "token_truncate"

@@ -12,7 +12,6 @@ WAKING = ("taking the KV cache again", "leave more memory free, or lower --kv-me
 
 def sleep(machinery: Machinery) -> None:
     """Free the KV cache; what it held is forgotten."""
-    machinery.scheduler.reset()
     if machinery.device.type == "cuda":
         torch.cuda.synchronize()
     machinery.programs.cache.release()

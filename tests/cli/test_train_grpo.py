@@ -61,6 +61,9 @@ def test_the_adapter_runs_as_lora_mode_says(mode: str, command: Any, tmp_path: P
 
 def test_options_come_from_a_file_and_words_overrule_them(command: Any, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
+    file.write_text("reward: exact-answer\n")
+    one = command("train-grpo", f"--config={file}", "--dry-run", "--json", "--device", "cpu")
+    assert json.loads(one.stdout)["config"]["grpo"]["reward"] == ["exact-answer"]
     file.write_text("max_steps: 7\nnum-generations: 16\nreward: [exact-answer, length]\n")
     result = command(
         "train-grpo", "--config", str(file), "--max-steps", "3", "--dry-run", "--json",

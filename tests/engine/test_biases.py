@@ -127,7 +127,7 @@ def test_a_saved_bias_takes_the_place_of_the_bases(mode: str, base: str, tmp_pat
 @pytest.mark.parametrize("base", ["plain", "4 bits"])
 def test_biases_keep_a_group_in_one_product(mode: str, base: str, tmp_path: Path) -> None:
     with engine_over(based(base, tmp_path), "random:4", mode) as engine:
-        layer: Any = engine.machinery.programs.decode_decoder.layers[0].weights  # type: ignore[attr-defined]
+        layer: Any = engine.machinery.programs.decode_decoder.layers[0].weights
         assert isinstance(layer.qkv, Packed)
         assert isinstance(layer.gate_up, Packed)
 
@@ -135,7 +135,7 @@ def test_biases_keep_a_group_in_one_product(mode: str, base: str, tmp_path: Path
 def test_scales_of_a_group_are_held_once(tmp_path: Path) -> None:
     with engine_over(based("4 bits", tmp_path), "random:4", "runtime") as engine:
         weights: Any = engine.machinery.weights.weights
-        layer: Any = engine.machinery.programs.decode_decoder.layers[0].weights  # type: ignore[attr-defined]
+        layer: Any = engine.machinery.programs.decode_decoder.layers[0].weights
         whole = layer.qkv.whole.base
         for name, rows in zip("qkv", layer.qkv.widths, strict=True):
             member = weights.leaf(f"layers.0.self_attn.{name}_proj").base

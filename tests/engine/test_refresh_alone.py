@@ -112,7 +112,7 @@ def test_calls_that_fail_leave_the_engine_free(engine: Engine) -> None:
     with pytest.raises(UsageError, match="no such folder"):
         engine.refresh("none")
     with pytest.raises(UsageError, match="is no Request"):
-        engine.generate(["text"])  # type: ignore[list-item]
+        engine.generate(["text"])
     engine.refresh()
     list(engine.stream([request(PROMPTS[0], max_new_tokens=2)]))
 

@@ -69,7 +69,7 @@ def failed(report: DriftReport) -> set[str]:
 def on_refresh(engine: Engine, then: Callable[[Callable[..., None], Any], None]) -> None:
     """Let `then(refresh, source)` take the place of an engine's refresh."""
     real = engine.refresh
-    engine.refresh = lambda source=None: then(real, source)  # type: ignore[method-assign]
+    engine.refresh = lambda source=None: then(real, source)
 
 
 def merging_in_place(engine: Engine, module: PreTrainedModel) -> None:

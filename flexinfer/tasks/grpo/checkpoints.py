@@ -37,7 +37,8 @@ def settings(options: ModelOptions, config: GrpoConfig, data: str) -> dict[str, 
     own = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in FREE}
     launch = {"num_processes": processes.count()}
     made = {"model": asdict(options), "grpo": own, "launch": launch, "data": data}
-    return json.loads(json.dumps(made, default=str))  # type: ignore[no-any-return]
+    plain: dict[str, Any] = json.loads(json.dumps(made, default=str))
+    return plain
 
 
 def check_outputs(config: GrpoConfig) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
+from flexinfer.config import IsCorrection
 from flexinfer.errors import UsageError
 
-IsCorrection = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "none"]
 MOST = 2**31 - 1
 
 
@@ -58,7 +58,7 @@ class GrpoConfig:
     report: Path | None = None
     report_to: str | None = None
     stats_path: Path | None = None
-    seed: int = 3407
+    seed: int = 0
 
     def __post_init__(self) -> None:
         """Check choices and ranges; raises UsageError that names the flag."""

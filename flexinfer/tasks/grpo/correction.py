@@ -8,14 +8,15 @@ al. 2025 (IcePop, sequence masks). Shapes: B completions of up to T tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from flexinfer.config import IsCorrection
+
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo")
 """TRL's losses that an importance weight of the advantages corrects; vespo's takes it otherwise."""
-Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "none"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Correction:
     `none` weights nothing; the gap is measured all the same.
     """
 
-    mode: Mode = "token_truncate"
+    mode: IsCorrection = "token_truncate"
     cap: float = 3.0
 
     def weights(self, trainer_BT: Tensor, rollout_BT: Tensor, mask_BT: Tensor) -> Tensor | None:

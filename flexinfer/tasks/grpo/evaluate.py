@@ -9,8 +9,9 @@ from flexinfer.backends.protocol import Backend
 from flexinfer.config import SamplingParams
 from flexinfer.engine.outputs import Request
 from flexinfer.tasks.grpo.config import GrpoConfig
+from flexinfer.tasks.grpo.problems.problem_set import Encode
 from flexinfer.tasks.grpo.rewards.choose import choose_rewards
-from flexinfer.tasks.grpo.rollout import Encode, sample
+from flexinfer.tasks.grpo.rollout import sample
 from flexinfer.tasks.grpo.setup import Parts
 from flexinfer.tasks.threads import own_threads
 

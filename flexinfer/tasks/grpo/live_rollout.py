@@ -11,8 +11,9 @@ from flexinfer.backends.live import open_live
 from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import ChatTemplate, EngineConfig, LoraMode, ModelOptions
 from flexinfer.errors import UsageError
+from flexinfer.tasks.grpo.problems.problem_set import Prompt
 from flexinfer.tasks.grpo.processes import own_seed
-from flexinfer.tasks.grpo.rollout import Prompt, Rollout
+from flexinfer.tasks.grpo.rollout import Rollout
 from flexinfer.tasks.grpo.setup import encoder, with_room
 from flexinfer.weights.load import adopt
 

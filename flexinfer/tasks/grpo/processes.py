@@ -50,7 +50,7 @@ def joined(device: Device) -> Iterator[None]:
         yield
         return
     import torch
-    from accelerate import PartialState  # type: ignore[import-untyped]  # it has no types
+    from accelerate import PartialState
 
     PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
     yield
@@ -80,7 +80,7 @@ def all_times(own: Times) -> Times:
 
 def _gathered(own: Sequence[T]) -> list[T]:
     """Return what all processes have, one after the other."""
-    from accelerate.utils import gather_object  # type: ignore[import-untyped]  # it has no types
+    from accelerate.utils import gather_object
 
     every: list[T] = gather_object([*own])
     return every

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,8 @@ from flexinfer.config import SamplingParams
 from flexinfer.engine.outputs import Completion, Request, RequestOutput
 from flexinfer.engine.seeds import mix
 from flexinfer.errors import RequestError, StaleWeights
+from flexinfer.tasks.grpo.problems.problem_set import Encode, Prompt
 from flexinfer.tasks.threads import own_threads
-
-Prompt = str | Sequence[Mapping[str, Any]]
-"""What a dataset's `prompt` column holds: a text, or the messages of a chat."""
-Encode = Callable[[Prompt], Sequence[int]]
-"""From a prompt to token ids: a chat template and a tokenizer; raises RequestError."""
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,13 @@ from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.correction import Correction
 from flexinfer.tasks.grpo.problems.choose import choose_problems
 from flexinfer.tasks.grpo.problems.length import within_length
-from flexinfer.tasks.grpo.problems.problem_set import Problems, Row
+from flexinfer.tasks.grpo.problems.problem_set import Encode, Problems, Prompt, Row
 from flexinfer.tasks.grpo.problems.table import as_dataset
 from flexinfer.tasks.grpo.rewards.choose import check_answers, choose_rewards
 from flexinfer.tasks.grpo.rewards.sample import RewardFunc
-from flexinfer.tasks.grpo.rollout import Encode, Prompt, Rollout
+from flexinfer.tasks.grpo.rollout import Rollout
 from flexinfer.tasks.grpo.trainer import OnPolicyGRPOTrainer
+from flexinfer.weights.adapters.check import NO_EFFECT
 from flexinfer.weights.load import LoadedModel
 
 
@@ -148,7 +149,7 @@ def assemble(
         )
         stack.enter_context(closing(backend))
         # a fresh adapter changes nothing yet, as it should: that is no news
-        notices = tuple(line for line in backend.notices if "no-op" not in line)
+        notices = tuple(line for line in backend.notices if line != NO_EFFECT)
         seed = processes.own_seed(config.seed, processes.rank())
         rollout = Rollout(backend, encode, seed, config.sleep)
     return Parts(

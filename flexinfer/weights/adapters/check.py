@@ -15,6 +15,7 @@ from flexinfer.weights.adapters.names import UNSERVED, some
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RETRAIN = "was it trained on another model?"
+NO_EFFECT = "adapter is a no-op: every delta is zero"
 
 
 @dataclass
@@ -96,7 +97,7 @@ class Found:
                 raise self.refuse(f"{module} holds NaN or infinite values")
         scales = [pair.scale for pair in self.pairs.values()]
         if not biased and not any(x and y and s for x, y, s in zip(a, b, scales, strict=True)):
-            self.notices.append("adapter is a no-op: every delta is zero")
+            self.notices.append(NO_EFFECT)
 
     def summary(self) -> str:
         """Return the line that says how much of the adapter is in use."""

@@ -31,7 +31,7 @@ def with_rows(report: BenchReport, *changes: dict[str, Any]) -> BenchReport:
 
 def test_speed_is_the_median_and_every_round_that_counts(report: BenchReport) -> None:
     changed = {"wall_times_s": (4.0, 2.0, 8.0), "flagged_rounds": {2: "43 tokens"}}
-    (bar,) = page(with_rows(report, changed)).charts[0].bars  # type: ignore[union-attr]
+    (bar,) = page(with_rows(report, changed)).charts[0].bars
     assert (bar.label, bar.value, bar.text) == ("flex batch 64", 11.0, "11")
     assert bar.points == [11.0, 5.5]
 

@@ -21,7 +21,7 @@ TRAINER = {"trainer_mean_gap", "trainer_max_gap"}
 def model(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
     folder = save_folder("qwen3", tmp_path_factory.mktemp("tiny"), **SHAPE["qwen3"])
     loaded = ours(folder, load_in_4bit=True, dtype="float32", device="cpu")
-    module: PreTrainedModel = loaded.module  # type: ignore[assignment]  # what a load makes
+    module: PreTrainedModel = loaded.module
     return module
 
 
@@ -53,7 +53,7 @@ def test_what_drifts_is_found(
     if spoil is doubles.shaking_scales:  # it changes the base itself
         folder = save_folder("qwen3", tmp_path, **SHAPE["qwen3"])
         loaded = ours(folder, load_in_4bit=True, dtype="float32", device="cpu")
-        model = loaded.module  # type: ignore[assignment]  # what a load makes
+        model = loaded.module
     report = drift(model, spoil, mode=mode)
     assert report.exit_code == 1
     assert expected <= failed(report)

@@ -67,9 +67,9 @@ def test_a_policy_that_learns_is_the_one_that_rolls_out(tmp_path: Path) -> None:
             assert gap is not None
             gaps.append(gap.mean)
             versions.append(rollout.version)
-            held.append(rollout.backend.engine.machinery.programs.cache.n_bytes)  # type: ignore[attr-defined]
+            held.append(rollout.backend.engine.machinery.programs.cache.n_bytes)
             lines = completions(1, rollout.version, trainer._logs, rollout.samples)
-            said.append({line.prompt: line.completion for line in lines})  # type: ignore[misc]
+            said.append({line.prompt: line.completion for line in lines})
             return loss
 
         trainer.training_step = noting
@@ -90,7 +90,7 @@ def test_the_saved_adapter_on_the_original_base_is_the_policy(tmp_path: Path) ->
         folder = save(ready.trainer, settings.output_dir, "tiny")
         assert ready.rollout is not None
         ready.rollout.backend.refresh()
-        engine: Any = ready.rollout.backend.engine  # type: ignore[attr-defined]  # it is flex
+        engine: Any = ready.rollout.backend.engine
         live = complete(engine, prompts, max_new_tokens=8)
         assert digest(ready.loaded.module) == original
     with safe_open(folder / "adapter_model.safetensors", "pt") as file:
@@ -144,7 +144,7 @@ def test_back_ends_differ_in_nothing_but_the_rollout(other: str, tmp_path: Path)
         folder = tmp_path / name
         folder.mkdir()
         with parts("qwen3", config(folder, rollout=name, max_steps=5, learning_rate=1e-2)) as ready:
-            backend: Any = ready.rollout.backend  # type: ignore[union-attr]
+            backend: Any = ready.rollout.backend
             generate = backend.generate
             made = iter(samples)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -51,3 +52,24 @@ def test_every_generator_is_restored() -> None:
     first = random.random(), np.random.random(), float(torch.rand(()))
     state.restore()
     assert (random.random(), np.random.random(), float(torch.rand(()))) == first
+
+
+def test_what_is_saved_is_the_state_after_the_last_whole_step() -> None:
+    """A step that was broken off may have drawn numbers already: a resumed one draws them again."""
+    boundary, saved = StepBoundary(), list[float]()
+    state = SimpleNamespace(global_step=3)
+    trainer = SimpleNamespace(
+        state=state, model=None, _save_checkpoint=lambda model, trial: saved.append(random.random())
+    )
+    boundary.on_step_end()
+    expected = RandomState.now()
+
+    def broken_off() -> None:
+        with boundary.saving(trainer):
+            random.random()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="step 3 is saved"):
+        broken_off()
+    expected.restore()
+    assert saved == [random.random()]

@@ -57,7 +57,7 @@ def test_the_gap_of_a_policy_that_is_left_behind_is_seen(tmp_path: Path) -> None
         rollout = ready.rollout
         assert rollout is not None
         refresh, calls = rollout.backend.refresh, []
-        engine = rollout.backend.engine  # type: ignore[attr-defined]  # it is flex
+        engine = rollout.backend.engine
 
         def once() -> None:
             calls.append(1)
@@ -84,7 +84,7 @@ def test_a_rollout_of_another_step_is_an_error(tmp_path: Path) -> None:
     with parts("qwen3", config(tmp_path)) as ready:
         rollout = ready.rollout
         assert rollout is not None
-        rollout._follow = lambda step: setattr(rollout, "step", 7)  # type: ignore[method-assign]
+        rollout._follow = lambda step: setattr(rollout, "step", 7)
         with pytest.raises(StaleWeights, match="step 0 got a rollout of step 7"):
             ready.trainer.train()
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from flexinfer.errors import RequestError, UsageError
-from flexinfer.tasks.grpo.problems.problem_set import Problems, Prompt, Row
+from flexinfer.tasks.grpo.problems.problem_set import Encode, Problems, Row
 
-Encode = Callable[[Prompt], Sequence[int]]
-"""Gives the token ids that a prompt is served as, template included."""
 BY_PERCENTILE = frozenset({"dapo-math"})
 """Sets of which the longest tenth is left out where no limit is given."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[Message]
 """Raw text that no template touches, or the messages of a conversation up to the model's turn."""
+Encode = Callable[[Prompt], Sequence[int]]
+"""Gives the token ids that a prompt is served as, template included; raises RequestError."""
 Row = Mapping[str, Any]
 """`prompt` (a Prompt), `answer` (str or None), and further columns that rewards are given."""
 
