@@ -16,12 +16,14 @@ from flexinfer.kernels.lora import merge
 from flexinfer.weights.digest import digest
 from flexinfer.weights.load import AdapterChoice
 from tests.support.cuda import LIMITS, tiny_on_cuda, wide_on_cuda
-from tests.support.engines import assert_greedy, complete, loaded
+from tests.support.engines import assert_greedy, complete, loaded, oracle_rows
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES
 
 pytestmark = pytest.mark.gpu
 PROMPTS = prompts_of(9, 3, 17, 40)
+MANY = prompts_of(*range(2, 66, 2))
+"""Errors within a sequence go together: the mean over 4 of them is anything from half to double."""
 NEW = 12
 MODES = ("merged", "runtime")
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -67,23 +69,25 @@ def test_it_is_pefts_own_forward_in_fp32(family: str, attention: str, mode: str)
 @modes
 @families
 def test_own_kernels_are_as_near_to_peft_as_bf16_can_be(family: str, mode: str) -> None:
-    """Held against the trainer in fp32; the dense back end's distance is the yardstick."""
+    """Held against the trainer in fp32; PEFT's own distance in bf16, same tokens, is the yardstick.
+
+    Over 24 random adapters on a CPU the dense back end's distance was 0.82 to 1.06 of PEFT's, and
+    resampled sequences move that ratio by 0.09: 1.5 is five such deviations above 1.
+    """
     peft = with_lora(wide_on_cuda(family))
     perturb(peft, 0.1)  # so that its effect is far above the rounding of bf16
     exact = copy.deepcopy(peft).float()
-    gaps = {}
-    for attention in ("dense", "triton"):
-        with engine_over(peft, mode, attention=attention) as engine:
-            found = complete(engine, PROMPTS, max_new_tokens=NEW)
-        gaps[attention] = gap(exact, found)
+    rounded: Any = copy.deepcopy(peft).merge_and_unload() if mode == "merged" else peft
     with engine_over(peft, mode, attention="triton") as engine:
+        found = complete(engine, MANY, max_new_tokens=NEW)
         held = engine.machinery.weights.weights
         assert held is not None
         wrong = {n: p._replace(scale=0.0) for n, p in adapter_of(engine).pairs.items()}
         engine.refresh(replace(adapter_of(engine), pairs=wrong))
-        without = gap(exact, complete(engine, PROMPTS, max_new_tokens=NEW))
-    assert gaps["triton"] < 1.5 * gaps["dense"] + 0.01, gaps
-    assert without > 3 * gaps["triton"], (without, gaps)
+        without = complete(engine, MANY, max_new_tokens=NEW)
+    gap, allowed = gap_of(told(found), exact, found), gap_of(told_by(rounded, found), exact, found)
+    assert gap < 1.5 * allowed + 0.01, (gap, allowed)
+    assert gap_of(told(without), exact, without) > 3 * (1.5 * allowed + 0.01)
 
 
 def adapter_of(engine: Engine) -> Any:
@@ -91,17 +95,23 @@ def adapter_of(engine: Engine) -> Any:
     return engine.machinery.weights.adapter
 
 
-def gap(model: Any, found: Any) -> float:
-    """Return the mean distance of log-probabilities from those of a trainer."""
-    total, count = 0.0, 0
-    for prompt, completion in zip(PROMPTS, found, strict=True):
-        ids = torch.tensor([[*prompt, *completion.token_ids]], device="cuda")
-        with torch.no_grad():
-            rows = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
-        chosen = rows.log_softmax(-1).gather(-1, ids[0, len(prompt) :, None])[:, 0]
-        total += float((chosen.cpu() - torch.tensor(completion.logprobs)).abs().sum())
-        count += len(completion.token_ids)
-    return total / count
+def told(found: Any) -> torch.Tensor:
+    """Return the log-probabilities that an engine gave its tokens."""
+    return torch.tensor([logprob for completion in found for logprob in completion.logprobs])
+
+
+def told_by(model: Any, found: Any) -> torch.Tensor:
+    """Return those that a trainer gives the same tokens, in one forward a sequence."""
+    every = []
+    for prompt, completion in zip(MANY, found, strict=True):
+        rows = oracle_rows(model, prompt, completion.token_ids).log_softmax(-1)
+        every.append(rows.gather(-1, torch.tensor(completion.token_ids)[:, None])[:, 0])
+    return torch.cat(every)
+
+
+def gap_of(logprobs: torch.Tensor, exact: Any, found: Any) -> float:
+    """Return their mean distance from those of a trainer."""
+    return float((logprobs - told_by(exact, found)).abs().mean())
 
 
 @modes

@@ -32,7 +32,7 @@ def shift_windows(engine: Engine, tokens: int) -> None:
         decode_decoder=shifted(held.programs.decode_decoder),
     )
     runner = DecodeRunner(programs, held.max_batch_size, held.runner._graphs, engine.stats)
-    prefiller = PrefillRunner(programs, held.runner._graphs, engine.stats)
+    prefiller = PrefillRunner(programs, held.prefiller._graphs, engine.stats)
     engine._machinery = replace(held, programs=programs, runner=runner, prefiller=prefiller)
 
 

@@ -77,7 +77,7 @@ def cases_for(capability: int) -> Iterator[Case]:
     Devices that were not measured take default tiles; that their own tuning will find tiles like
     those of the table, with TMA or (before sm_90) without, is what "retold" stands for.
     """
-    yield from nf4_cases(int(capability >= 90))
+    yield from nf4_cases(newest=capability >= 90)
     for name in MODELS:
         yield from model_cases(name, "untuned", {}, (1, 256))
     for device, entries in shipped().items():

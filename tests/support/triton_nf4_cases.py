@@ -12,7 +12,7 @@ import torch
 
 from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
 from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
-from flexinfer.kernels.fast.nf4.tile import LEFT, RIGHT, Nf4Tile
+from flexinfer.kernels.fast.nf4.tile import LEFT, Nf4Tile
 from flexinfer.kernels.fast.tiles.table import TileTable
 from flexinfer.kernels.fast.tuning import candidates
 from flexinfer.kernels.nf4 import Nf4
@@ -22,8 +22,8 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 OUTPUTS, INPUTS = 6144, 2560
 
 
-def nf4_cases(tma: int) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield products with default tiles, in fp16 and fp32, by TMA."""
+def nf4_cases(*, newest: bool) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield products with default tiles, in fp16 and fp32; with `newest` what tuning tries too."""
     table = TileTable({})
     for rows in (1, 32, 64):
         tile = table.nf4(rows, OUTPUTS, INPUTS, split=True)
@@ -34,13 +34,12 @@ def nf4_cases(tma: int) -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"nf4 gated, untuned, {rows}", partial(gated, rows, gate)
         yield f"nf4 beside ranks, untuned, {rows}", partial(beside, rows, tile)
     yield "nf4 dequantised, untuned", dequantise
-    few, many = Nf4Tile(16, 64, 128, 4, 2, 3, 0), Nf4Tile(64, 64, 128, 1, 4, 3, tma, RIGHT)
+    few, many = Nf4Tile(16, 64, 128, 4, 2, 3), Nf4Tile(64, 64, 128, 1, 4, 3, LEFT)
     for dtype in (FP16, FP32):
         yield f"nf4 {dtype}", partial(product, 8, few, dtype=dtype)
-    for tile in (many, many._replace(form=LEFT)):
-        yield f"nf4 {list(tile)}", partial(product, 8, tile)
-        yield f"nf4 beside ranks {list(tile)}", partial(beside, 8, tile)
-    yield from tried() if tma else ()
+    yield f"nf4 {list(many)}", partial(product, 8, many)
+    yield f"nf4 beside ranks {list(many)}", partial(beside, 8, many)
+    yield from tried() if newest else ()
 
 
 def tried() -> Iterator[tuple[str, Callable[[], None]]]:

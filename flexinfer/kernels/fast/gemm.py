@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.functional import pad
 
 from flexinfer.kernels.fast.act import capped, gelu_tanh, silu
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
@@ -100,6 +101,17 @@ def matmul(x_MK: Tensor, w_NK: Tensor, tile: Tile, softcap: float = 0.0) -> Tens
         tile.tma, tile.stages, softcap, pdl, num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
+
+
+def filled_matmul(x_MK: Tensor, w_NK: Tensor, tile: Tile, softcap: float = 0.0) -> Tensor:
+    """Return `matmul` for any K: up to the next multiple of split * BK both are filled with zeros.
+
+    Zeros add nothing to a sum, and its order stays the tile's; it costs a copy of both.
+    """
+    short = -x_MK.shape[1] % (tile.split * tile.BK)
+    if short:
+        x_MK, w_NK = pad(x_MK, (0, short)), pad(w_NK, (0, short))
+    return matmul(x_MK, w_NK, tile, softcap)
 
 
 def gated_matmul(x_MK: Tensor, w_2NK: Tensor, activation: str, tile: Tile) -> Tensor:

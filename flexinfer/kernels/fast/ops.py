@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from flexinfer.kernels.fast.embed import embed, layer_inputs, rope_tables
-from flexinfer.kernels.fast.gemm import gated_matmul, matmul
+from flexinfer.kernels.fast.gemm import filled_matmul, gated_matmul
 from flexinfer.kernels.fast.glue import act_mul, softcap
 from flexinfer.kernels.fast.lora.add import lora_add, lora_gated
 from flexinfer.kernels.fast.lora.low import gated_tile, lora_linear, lora_matmul
@@ -82,7 +82,7 @@ class TritonOps:
         if tile is None or not isinstance(leaf, Dense):
             logits = self._whole(x, leaf)
             return logits if cap is None else softcap(logits, cap)
-        return matmul(x, leaf.weight, tile, cap or 0.0)
+        return filled_matmul(x, leaf.weight, tile, cap or 0.0)
 
     def _tile(self, x: Tensor, leaf: Leaf, *, split: bool) -> Tile | None:
         """Return the table's tile, None for a product that goes through the leaf itself."""
@@ -100,7 +100,7 @@ class TritonOps:
             return self._packed(x, leaf, split=split)
         tile = self._tile(x, leaf, split=split)
         if tile is not None and isinstance(leaf, Dense):
-            return matmul(x, leaf.weight, tile)
+            return filled_matmul(x, leaf.weight, tile)
         return self._whole(x, leaf)
 
     def _packed(self, x: Tensor, leaf: Nf4, *, split: bool) -> Tensor:
@@ -148,7 +148,7 @@ class TritonOps:
         if not self._table.invariant:
             return leaf(x)
         assert isinstance(leaf, Dense), "only plain matrices have a product of fixed order"
-        product = matmul(x, leaf.weight, self._fixed(leaf))
+        product = filled_matmul(x, leaf.weight, self._fixed(leaf))
         return product if leaf.bias is None else product + leaf.bias
 
     def _fixed(self, leaf: Dense) -> Tile:

@@ -42,13 +42,13 @@ def test_gated_products() -> None:
 def test_products_with_4_bit_weights(split: int) -> None:
     made = bench("nf4", (128, 256), 5)
     assert made.expected.shape == (5, 128)
-    assert close_to(made.launch(0, Nf4Tile(16, 64, 64, split, 4, 3, 0)), made.expected)
+    assert close_to(made.launch(0, Nf4Tile(16, 64, 64, split, 4, 3)), made.expected)
 
 
 def test_gated_products_with_4_bit_weights() -> None:
     made = bench("nf4_gated", (64, 256), 5)
     assert made.expected.shape == (5, 64)
-    assert close_to(made.launch(0, Nf4Tile(16, 32, 64, 1, 2, 3, 0)), made.expected)
+    assert close_to(made.launch(0, Nf4Tile(16, 32, 64, 1, 2, 3)), made.expected)
 
 
 def test_decode(monkeypatch: pytest.MonkeyPatch) -> None:

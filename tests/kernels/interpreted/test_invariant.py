@@ -30,7 +30,7 @@ SMALL: Any = {
 }
 OTHER = [16, 16, 16, 1, 4, 3, 0]
 """What a call of few rows would take from a table that it is looked up in by its rows."""
-FORMS = {str(rows): [16, 16, 64, 1, 4, 3, 0, form] for rows, form in ((2, APART), (ROWS, LEFT))}
+FORMS = {str(rows): [16, 16, 64, 1, 4, 3, form] for rows, form in ((2, APART), (ROWS, LEFT))}
 RAGGED: Any = {kind: {SHAPE: {"2": OTHER} | SMALL[kind][SHAPE]} for kind in SMALL} | {
     kind: {SHAPE: FORMS} for kind in ("nf4", "nf4-gated")
 }
@@ -59,10 +59,18 @@ def packed(outputs: int) -> Nf4:
     return Nf4(bytes_, absmax, torch.tensor(CODE), torch.float32)
 
 
+def first(x: Tensor, inputs: int) -> Tensor:
+    """Return the first inputs of each row: numbers of them that no tile divides."""
+    return x[:, :inputs].contiguous()
+
+
 CALLS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "project": lambda ops, x: ops.project(x, leaf(OUTPUTS)),
     "linear": lambda ops, x: ops.linear(x, leaf(OUTPUTS, True)),
     "head": lambda ops, x: ops.head(x, leaf(OUTPUTS), 3.0),
+    "few inputs": lambda ops, x: ops.project(first(x, 8), leaf(OUTPUTS, inputs=8)),
+    "odd inputs": lambda ops, x: ops.linear(first(x, 33), leaf(OUTPUTS, True, 33)),
+    "odd head": lambda ops, x: ops.head(first(x, 33), leaf(OUTPUTS, inputs=33), 3.0),
     "4-bit": lambda ops, x: ops.project(x, packed(OUTPUTS)),
     "4-bit gated": lambda ops, x: ops.gated(x, Packed(packed(2 * OUTPUTS), (OUTPUTS,) * 2), "silu"),
     "packed": lambda ops, x: heads(ops, x, "packed"),

@@ -1,4 +1,4 @@
-"""4-bit products: split along K or not, any number of rows, loaded by TMA or not."""
+"""4-bit products: split along K or not, any number of rows, in both forms."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from torch.nn import functional as F
 from flexinfer.kernels.fast.glue import act_mul
 from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
 from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
-from flexinfer.kernels.fast.nf4.tile import APART, LEFT, RIGHT, Nf4Tile
+from flexinfer.kernels.fast.nf4.tile import APART, LEFT, Nf4Tile
 from flexinfer.kernels.fast.tuning import candidates
 from flexinfer.kernels.mlp import gated
 from flexinfer.kernels.nf4 import CODE, Nf4
 from tests.support.triton_interpreter import DTYPES, close, normal
 
 INPUTS = 384
-tma = pytest.mark.parametrize("tma", [0, 1])
-forms = pytest.mark.parametrize("form", [APART, LEFT, RIGHT])
+forms = pytest.mark.parametrize("form", [APART, LEFT])
 rows = pytest.mark.parametrize("rows", [1, 16, 19])
 
 
@@ -29,50 +28,45 @@ def leaf(outputs: int, dtype: torch.dtype = torch.float32, inputs: int = INPUTS)
     return Nf4(packed, absmax, torch.tensor(CODE), dtype)
 
 
-@tma
 @rows
 @forms
 @pytest.mark.parametrize("split", [1, 3])
-def test_each_share_is_the_product_of_its_inputs(
-    rows: int, split: int, form: int, tma: int
-) -> None:
+def test_each_share_is_the_product_of_its_inputs(rows: int, split: int, form: int) -> None:
     x, w = normal(rows, INPUTS), leaf(64)
-    found = nf4_matmul(x, w, Nf4Tile(16, 32, 64, split, 4, 3, tma, form))
+    found = nf4_matmul(x, w, Nf4Tile(16, 32, 64, split, 4, 3, form))
     assert found.dtype == torch.float32
     assert found.shape == ((rows, 64) if split == 1 else (split, rows, 64))
     shares = zip(x.chunk(split, 1), w.weight().chunk(split, 1), strict=True)
     close(found.view(split, rows, 64), torch.stack([F.linear(*share) for share in shares]), 1e-4)
 
 
-@tma
 @forms
-def test_several_blocks_a_turn(form: int, tma: int) -> None:
+def test_several_blocks_a_turn(form: int) -> None:
     x, w = normal(5, INPUTS), leaf(64)
-    close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 4, 3, tma, form)), w(x), 1e-4)
+    close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 4, 3, form)), w(x), 1e-4)
 
 
 @forms
 def test_outputs_that_no_tile_divides(form: int) -> None:
     x, w = normal(5, INPUTS), leaf(80)
-    close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 4, 3, 0, form)), w(x), 1e-4)
+    close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 4, 3, form)), w(x), 1e-4)
 
 
 @rows
-@pytest.mark.parametrize(("form", "tma"), [(APART, 0), (APART, 1), (LEFT, 0), (RIGHT, 0)])
+@forms
 @pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
-def test_gated(rows: int, activation: str, form: int, tma: int) -> None:
+def test_gated(rows: int, activation: str, form: int) -> None:
     x, w = normal(rows, INPUTS) * 0.2, leaf(2 * 64)
-    found = nf4_gated_matmul(x, w, activation, Nf4Tile(16, 32, 64, 1, 4, 3, tma, form))
+    found = nf4_gated_matmul(x, w, activation, Nf4Tile(16, 32, 64, 1, 4, 3, form))
     close(found, gated(*w(x).chunk(2, 1), activation), 1e-4)
 
 
-@tma
 @forms
 @pytest.mark.parametrize("ranks", [3, 40])
 @pytest.mark.parametrize("split", [1, 3])
-def test_beside_the_ranks_of_a_side_path(split: int, ranks: int, form: int, tma: int) -> None:
-    x, w, a = normal(19, INPUTS), leaf(64 if tma else 80), normal(ranks, INPUTS, seed=3)
-    found = nf4_lora_matmul(x, w, a, Nf4Tile(16, 32, 64, split, 4, 3, tma, form))
+def test_beside_the_ranks_of_a_side_path(split: int, ranks: int, form: int) -> None:
+    x, w, a = normal(19, INPUTS), leaf(80), normal(ranks, INPUTS, seed=3)
+    found = nf4_lora_matmul(x, w, a, Nf4Tile(16, 32, 64, split, 4, 3, form))
     assert found.shape == (split, 19, w.rows + ranks)
     assert found.dtype == torch.float32
     shares = [m.chunk(split, 1) for m in (x, torch.cat((w.weight(), a)))]
@@ -83,7 +77,7 @@ def test_beside_the_ranks_of_a_side_path(split: int, ranks: int, form: int, tma:
 def test_nothing_is_written_between_rows(form: int) -> None:
     """Rows are aligned: what lies between them stays as it was."""
     w, a = leaf(80, inputs=64), normal(3, 64, seed=3)
-    found = nf4_lora_matmul(normal(5, 64), w, a, Nf4Tile(16, 32, 64, 1, 4, 3, 0, form))
+    found = nf4_lora_matmul(normal(5, 64), w, a, Nf4Tile(16, 32, 64, 1, 4, 3, form))
     assert found.stride(1) == 96
     assert torch.as_strided(found, (4, 13), (96, 1), 83).isnan().all()
 
@@ -103,7 +97,7 @@ def test_no_tile_that_is_tried_changes_a_weight(rows: int) -> None:
     expected = w.weight().T[:: 512 // rows]
     tried = [tile for family in candidates.nf4(128, 512, rows, 132) for tile in family.tiles]
     assert len({tile.split for tile in tried}) > 1
-    assert {tile.form for tile in tried} == {APART, LEFT, RIGHT}
+    assert {tile.form for tile in tried} == {APART, LEFT}
     for tile in tried:
         found = nf4_matmul(x, w, tile)
         assert torch.equal(found if tile.split == 1 else found.sum(0).half(), expected), tile
@@ -115,13 +109,11 @@ def test_gate_and_up_are_rounded_before_they_are_used(activation: str, form: int
     """Each product is of one input, so every bit is the one of the two operations by themselves."""
     w = leaf(64, torch.float16, 64)
     x = (torch.eye(64) * torch.linspace(0.3, 3.0, 64)).half()
-    found = nf4_gated_matmul(x, w, activation, Nf4Tile(16, 32, 64, 1, 4, 3, 0, form))
+    found = nf4_gated_matmul(x, w, activation, Nf4Tile(16, 32, 64, 1, 4, 3, form))
     assert torch.equal(found, act_mul(w(x), activation))
 
 
-@pytest.mark.parametrize(
-    "tile", [Nf4Tile(16, 32, 256, 1, 4, 3, 0), Nf4Tile(16, 32, 128, 2, 4, 3, 0)]
-)
+@pytest.mark.parametrize("tile", [Nf4Tile(16, 32, 256, 1, 4, 3), Nf4Tile(16, 32, 128, 2, 4, 3)])
 def test_inputs_that_the_tile_does_not_divide_are_refused(tile: Nf4Tile) -> None:
     with pytest.raises(AssertionError):
         nf4_matmul(normal(1, INPUTS), leaf(64), tile)

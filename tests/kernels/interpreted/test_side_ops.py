@@ -25,7 +25,7 @@ INPUTS, WIDTH = 64, 48
 NORMS = HeadNorms(normal(16, seed=5), normal(16, seed=6), v=True, eps=1e-6, late=True)
 TUNED: Mapping[str, Any] = {
     "matmul": {f"{n}x{INPUTS}": {"64": [16, 16, 16, 2, 4, 3, 0]} for n in (WIDTH, 96, 144)},
-    "nf4": {f"{n}x{INPUTS}": {"64": [16, 16, 64, 1, 4, 3, 0, 2]} for n in (WIDTH, 96, 144)},
+    "nf4": {f"{n}x{INPUTS}": {"64": [16, 16, 64, 1, 4, 3, 1]} for n in (WIDTH, 96, 144)},
     "gated": {f"{WIDTH}x{INPUTS}": {"64": [16, 16, 32, 1, 4, 3, 0]}},
 }
 

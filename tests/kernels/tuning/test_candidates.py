@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 from flexinfer.attention.choose import TRITON_HEAD_DIMS
 from flexinfer.engine.setup import TILE
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.nf4.tile import APART, LEFT, RIGHT, Nf4Tile
+from flexinfer.kernels.fast.nf4.tile import APART, LEFT, Nf4Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.fast.tiles.format import QUERIES, fits, shipped
@@ -78,10 +78,9 @@ def test_products_with_4_bit_weights_tried_are_those_that_the_kernels_take(rows:
         assert all(fits("nf4", (outputs, inputs), tile) for tile in tiles)
         assert all(fits("nf4-gated", (outputs, inputs), gate) for (gate,), _ in gates)
         assert outputs <= candidates.WIDEST_SPLIT or {tile.split for tile in tiles} == {1}
-        assert {tile.form for tile in tiles} == {APART, LEFT, RIGHT}
+        assert {tile.form for tile in tiles} == {APART, LEFT}
         few = {32, 64} if rows == 64 else {min(max(rows, 16), 64)}
-        assert {tile.BM for tile in tiles if tile.form != RIGHT} == few
-        assert {tile.BM for tile in tiles if tile.form == RIGHT} == {64}, "a warp group takes 64"
+        assert {tile.BM for tile in tiles} == few
         assert all(tile.warps >= 4 for tile in tiles if tile.form != APART)
 
 
@@ -151,9 +150,9 @@ def test_what_won_before_would_be_tried_again() -> None:
         ("matmul", Tile(16, 64, 64, 1, 4, 3, 2)),
         ("whole", Tile(16, 64, 64, 2, 4, 3, 1)),
         ("gated", Tile(16, 64, 64, 2, 4, 3, 1)),
-        ("nf4", Nf4Tile(16, 64, 32, 1, 4, 3, 0)),
-        ("nf4", Nf4Tile(16, 64, 64, 1, 4, 3, 0, 3)),
-        ("nf4-whole", Nf4Tile(16, 64, 64, 2, 4, 3, 0)),
+        ("nf4", Nf4Tile(16, 64, 32, 1, 4, 3)),
+        ("nf4", Nf4Tile(16, 64, 64, 1, 4, 3, 2)),
+        ("nf4-whole", Nf4Tile(16, 64, 64, 2, 4, 3)),
         ("decode", DecodeTile(24, 1, 4, 3)),
         ("decode", DecodeTile(32, 0, 4, 3)),
         ("prefill", PrefillTile(256, 64, 4, 3)),

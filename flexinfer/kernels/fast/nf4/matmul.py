@@ -16,15 +16,8 @@ from torch import Tensor
 from flexinfer.kernels.fast.act import gelu_tanh, silu
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 from flexinfer.kernels.fast.nf4.lut import table_of
-from flexinfer.kernels.fast.nf4.tile import APART, DTYPES, Nf4Tile, check_nf4, look_up, nf4_operands
-from flexinfer.kernels.fast.nf4.turns import (
-    no_sums,
-    pairs_of,
-    share,
-    store_block,
-    turn,
-    weights_of,
-)
+from flexinfer.kernels.fast.nf4.tile import DTYPES, Nf4Tile, check_nf4, look_up, words_of
+from flexinfer.kernels.fast.nf4.turns import pairs_of, share, store_block, turn, weights_of
 from flexinfer.kernels.fast.tile import load_block
 from flexinfer.kernels.nf4 import Nf4
 
@@ -32,28 +25,28 @@ from flexinfer.kernels.nf4 import Nf4
 @triton.jit(do_not_specialize=["M"])
 def nf4_matmul_kernel(
     x, w, absmax, code, out, M, N, K, per,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr, STAGES: tl.constexpr,
-    LUT: tl.constexpr, FORM: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, LUT: tl.constexpr,
+    FORM: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[s, m, n] = sum over inputs [s * per, (s + 1) * per); grid (N / BN, K / per, M / BM)."""
     n0 = tl.program_id(0) * BN
     part = tl.program_id(1)
     m0 = tl.program_id(2) * BM
-    acc = no_sums(BM, BN, FORM)
+    acc = tl.zeros([BN, BM], dtype=tl.float32)
     table = table_of(code, LUT)
     await_inputs(PDL)
     acc = share(
         acc, x, w, absmax, table, n0, m0, part * per, per, M, N, K,
-        BM, BN, BK, TMA, STAGES, LUT, FORM, dtype,
+        BM, BN, BK, STAGES, LUT, FORM, dtype,
     )  # fmt: skip
     release_next(PDL)
-    store_block(acc, out, m0, n0, n0, part, M, N, N, BM, BN, FORM)
+    store_block(acc.T, out, m0, n0, n0, part, M, N, N, BM, BN)
 
 
 @triton.jit(do_not_specialize=["M"])
 def nf4_gated_kernel(
     x, w, absmax, code, out, M, N, K,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GELU: tl.constexpr, TMA: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GELU: tl.constexpr,
     STAGES: tl.constexpr, LUT: tl.constexpr, FORM: tl.constexpr, dtype: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -63,24 +56,22 @@ def nf4_gated_kernel(
     table = table_of(code, LUT)
     await_inputs(PDL)
     if FORM == 0:
-        gate = no_sums(BM, BN, FORM)
-        up = no_sums(BM, BN, FORM)
+        gate = tl.zeros([BN, BM], dtype=tl.float32)
+        up = tl.zeros([BN, BM], dtype=tl.float32)
         for k in tl.range(0, K, BK, num_stages=STAGES):
-            inputs = load_block(x, m0, k // 2, M, K // 2, BM, BK // 2, TMA)
-            even, odd = weights_of(w, absmax, table, n0, k, 2 * N, K, BN, BK, LUT, dtype, TMA)
+            inputs = load_block(x, m0, k // 2, M, K // 2, BM, BK // 2, 0)
+            even, odd = weights_of(w, absmax, table, n0, k, 2 * N, K, BN, BK, LUT, dtype)
             gate = turn(gate, even, odd, inputs, FORM, dtype)
-            even, odd = weights_of(w, absmax, table, N + n0, k, 2 * N, K, BN, BK, LUT, dtype, TMA)
+            even, odd = weights_of(w, absmax, table, N + n0, k, 2 * N, K, BN, BK, LUT, dtype)
             up = turn(up, even, odd, inputs, FORM, dtype)
         gate, up = gate.T, up.T
     else:
-        both = no_sums(BM, 2 * BN, FORM)
+        both = tl.zeros([2 * BN, BM], dtype=tl.float32)
         for k in tl.range(0, K, BK, num_stages=STAGES):
-            inputs = load_block(x, m0, k, M, K, BM, BK, TMA)
+            inputs = load_block(x, m0, k, M, K, BM, BK, 0)
             even, odd = pairs_of(w, absmax, table, n0, k, N, K, BN, BK, LUT, dtype)
             both = turn(both, even, odd, inputs, FORM, dtype)
-        if FORM == 1:
-            both = both.T
-        gate, up = tl.split(tl.reshape(both, [BM, BN, 2]))
+        gate, up = tl.split(tl.reshape(both.T, [BM, BN, 2]))
     release_next(PDL)
     gate = gate.to(dtype).to(tl.float32)
     act = gelu_tanh(gate) if GELU else silu(gate)
@@ -99,10 +90,10 @@ def nf4_dequantise_kernel(
     """out[n, k] = code times absmax, rounded once; grid (N / BN, K / BK)."""
     n0 = tl.program_id(0) * BN
     k0 = tl.program_id(1) * BK
+    table = table_of(code, LUT)
     await_inputs(PDL)
     release_next(PDL)
-    table = table_of(code, LUT)
-    even, odd = weights_of(w, absmax, table, n0, k0, N, K, BN, BK, LUT, out.dtype.element_ty, 0)
+    even, odd = weights_of(w, absmax, table, n0, k0, N, K, BN, BK, LUT, out.dtype.element_ty)
     n = n0 + tl.arange(0, BN)
     at = out + n[:, None].to(tl.int64) * K + k0 + tl.arange(0, BK)[None, :]
     tl.store(at, tl.interleave(even, odd), mask=n[:, None] < N)
@@ -111,8 +102,7 @@ def nf4_dequantise_kernel(
 def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> Tensor:
     """Return [M, N] in the dtype of `x`, or fp32 partial sums [S, M, N] where the tile splits K.
 
-    K must be a multiple of split * BK, BK of 64, and N of BN where the tile loads by TMA. The
-    leaf's bias is not added.
+    K must be a multiple of split * BK and BK of 64. The leaf's bias is not added.
     """
     (M, K), N = x_MK.shape, leaf.rows
     check_nf4(x_MK, leaf, tile)
@@ -123,9 +113,9 @@ def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> Tensor:
     pdl = dependent(x_MK, M)
     grid = (triton.cdiv(N, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     nf4_matmul_kernel[grid](
-        *nf4_operands(x_MK, leaf, tile), leaf.absmax, leaf.code, out, M, N, K,
-        K // tile.split, tile.BM, tile.BN, tile.BK, tile.tma, tile.stages, look_up(tile.form),
-        tile.form, DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
+        words_of(x_MK, tile), leaf.packed, leaf.absmax, leaf.code, out, M, N, K, K // tile.split,
+        tile.BM, tile.BN, tile.BK, tile.stages, look_up(), tile.form, DTYPES[leaf.dtype], pdl,
+        num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 
@@ -141,13 +131,11 @@ def nf4_gated_matmul(x_MK: Tensor, leaf: Nf4, activation: str, tile: Nf4Tile) ->
     assert tile.split == 1, "partial sums cannot be activated"
     assert leaf.bias is None, "a bias comes before the activation"
     check_nf4(x_MK, leaf, tile)
-    assert tile.form == APART or not tile.tma, "rows that alternate are loaded by pointers"
     out, pdl = x_MK.new_empty(M, N), dependent(x_MK, M)
     nf4_gated_kernel[(N // tile.BN, triton.cdiv(M, tile.BM))](
-        *nf4_operands(x_MK, leaf, tile), leaf.absmax, leaf.code, out, M, N, K, tile.BM,
-        tile.BN, tile.BK, activation == "gelu_pytorch_tanh", tile.tma, tile.stages,
-        look_up(tile.form), tile.form, DTYPES[leaf.dtype], pdl,
-        num_warps=tile.warps, launch_pdl=pdl,
+        words_of(x_MK, tile), leaf.packed, leaf.absmax, leaf.code, out, M, N, K, tile.BM, tile.BN,
+        tile.BK, activation == "gelu_pytorch_tanh", tile.stages, look_up(), tile.form,
+        DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 

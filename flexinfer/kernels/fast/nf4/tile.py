@@ -11,25 +11,28 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flexinfer.kernels.fast.nf4.lut import HELD, PLAIN, SHUFFLE
+from flexinfer.kernels.fast.nf4.lut import PLAIN, SHUFFLE
 from flexinfer.kernels.nf4 import Nf4
 
 ROWS = 64
 """Up to how many rows a fused product is used by default: each further 64 dequantise anew."""
-SPLITS = (8, 5, 4, 3, 2)
+SPLITS = (19, 16, 10, 8, 5, 4, 3, 2, 1)
 BLOCKS = 768
 """Blocks of an untuned product at most: five or six for each multiprocessor of a large device."""
-WIDE_BLOCKS = 400
-"""The same where a block takes 64 rows: three fit a multiprocessor, and further ones wait."""
-APART, LEFT, RIGHT = 0, 1, 2
-"""Forms: even and odd weights apart, joined as the left operand, joined as the right one."""
+WIDE_BLOCKS = 512
+"""The same where a block takes 64 rows, whose partial sums are longer."""
+APART, LEFT = 0, 1
+"""Forms: even and odd weights apart, or joined as the left operand."""
 DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
 class Nf4Tile(NamedTuple):
-    """A Tile, BK a multiple of 64, with the form in which a turn multiplies: see turns.py."""
+    """A Tile, BK a multiple of 64, with the form in which a turn multiplies: see turns.py.
+
+    None loads by TMA: bytes come apart into the operands of tensor cores, and what unswizzles them
+    costs more instructions than the loads spare.
+    """
 
     BM: int
     BN: int
@@ -37,15 +40,12 @@ class Nf4Tile(NamedTuple):
     split: int
     warps: int
     stages: int
-    tma: int
     form: int = APART
 
 
-def look_up(form: int = APART) -> int:
-    """Return which look-up serves a form: RIGHT reads bytes as they lie, whatever reads them."""
-    if triton.knobs.runtime.interpret:
-        return PLAIN
-    return HELD if form == RIGHT else SHUFFLE
+def look_up() -> int:
+    """Return which look-up is used: the interpreter runs no PTX."""
+    return PLAIN if triton.knobs.runtime.interpret else SHUFFLE
 
 
 def untuned(rows: int, outputs: int, inputs: int, *, split: bool) -> Nf4Tile | None:
@@ -53,17 +53,36 @@ def untuned(rows: int, outputs: int, inputs: int, *, split: bool) -> Nf4Tile | N
 
     A block takes 64 outputs and all rows: up to 32 with two warps, more with a warp group. In both
     no weight goes through shared memory once it is dequantised. K is split, where the consumer adds
-    partial sums, as far as there are not too many blocks.
+    partial sums, as far as there are not too many blocks; where that leaves less than half of them,
+    a turn takes fewer inputs, if it splits further then.
     """
     few = rows <= 32
-    BK = 128 if inputs % 128 == 0 else 64
-    if rows > ROWS or inputs % BK:
+    if rows > ROWS or inputs % 64:
         return None
-    blocks, turns, most = -(-outputs // 64), inputs // BK, BLOCKS if few else WIDE_BLOCKS
-    fit = (s for s in SPLITS if split and turns % s == 0 and blocks * s <= most)
-    BM = 16 if rows <= 16 else 32 if few else 64
-    warps, form = (2, APART) if few else (4, LEFT)
-    return Nf4Tile(BM, 64, BK, next(fit, 1), warps, 3 if BK == 128 else 4, 0, form)
+    most = (BLOCKS if few else WIDE_BLOCKS) // -(-outputs // 64)
+    BK, parts = 64, _splits(inputs // 64, most) if split else 1
+    if inputs % 128 == 0:
+        wide = _splits(inputs // 128, most) if split else 1
+        if 2 * wide >= min(most, 2 * parts):
+            BK, parts = 128, wide
+    if not few:
+        return Nf4Tile(64, 64, BK, parts, 4, 2 if BK == 128 else 4, LEFT)
+    return Nf4Tile(16 if rows <= 16 else 32, 64, BK, parts, 2, 3 if BK == 128 else 5, APART)
+
+
+def _splits(turns: int, most: int) -> int:
+    """Return the most parts of equal turns, but not more than `most`."""
+    return next(parts for parts in SPLITS if parts == 1 or (parts <= most and turns % parts == 0))
+
+
+def untuned_gated(rows: int, outputs: int, inputs: int) -> Nf4Tile | None:
+    """Return a tile for the gated product, which has two rows of weights for each output."""
+    tile = untuned(rows, outputs, inputs, split=False)
+    if tile is None or outputs % 32:
+        return None
+    if tile.form == APART and inputs % 256 == 0:
+        tile = tile._replace(BK=256, stages=2)
+    return tile._replace(BN=32)
 
 
 def check_nf4(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> None:
@@ -77,19 +96,7 @@ def check_nf4(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> None:
 
 
 def words_of(x: Tensor, tile: Nf4Tile) -> Tensor:
-    """Return inputs as the kernel reads them: as they are, or as words of two."""
+    """Return inputs as the kernels read them beside weights: as they are, or as words of two."""
     if tile.form != APART:
         return x
     return x.view(torch.int64 if x.dtype == torch.float32 else torch.int32)
-
-
-def nf4_operands(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> tuple[object, object]:
-    """Return what the kernel loads from: descriptors with TMA, tensors without."""
-    words = words_of(x_MK, tile)
-    if not tile.tma:
-        return words, leaf.packed
-    columns = tile.BK // (2 if tile.form == APART else 1)
-    return (
-        TensorDescriptor.from_tensor(words, [tile.BM, columns]),
-        TensorDescriptor.from_tensor(leaf.packed, [tile.BN, tile.BK // 2]),
-    )

@@ -2,14 +2,11 @@
 
 A byte holds the weights of inputs 2j (high half) and 2j + 1, so a turn makes two products: of the
 even inputs with the high halves and of the odd ones with the low. `x` is read as words of two
-inputs, which come apart in registers, so neither side is rearranged: form APART. In the others the
-halves are joined, and `x` goes from global to shared memory and from there to the tensor cores as
-it is; both want a warp group (4 warps). LEFT: weights are the left operand, out of registers, where
-a block has 64 of their rows. RIGHT: they are the right operand, out of shared memory, where a block
-has 64 rows of `x`. Then bytes are read as they lie, many at a time, and no product waits for
-another.
+inputs, which come apart in registers, so neither side is rearranged: form APART. In form LEFT the
+halves are joined as the left operand, and `x` goes from global to shared memory and from there to
+the tensor cores as it is; it wants a warp group (4 warps) and a block of 64 rows of weights.
 
-Sums are [BN, BM], those of RIGHT [BM, BN].
+Sums are [BN, BM].
 Shape letters: M rows, N outputs, K inputs, G blocks of 64 inputs.
 """
 
@@ -34,12 +31,12 @@ def inputs_of(words, dtype: tl.constexpr):
 
 @triton.jit
 def weights_of(
-    w, absmax, table, n0, k, N, K, BN: tl.constexpr, BK: tl.constexpr,
-    LUT: tl.constexpr, dtype: tl.constexpr, TMA: tl.constexpr,
+    w, absmax, table, n0, k, N, K, BN: tl.constexpr, BK: tl.constexpr, LUT: tl.constexpr,
+    dtype: tl.constexpr,
 ):  # fmt: skip
     """Return the weights [BN, BK / 2] of even and of odd inputs from input `k` on."""
     G: tl.constexpr = BK // 64
-    bytes_ = load_block(w, n0, k // 2, N, K // 2, BN, BK // 2, TMA)
+    bytes_ = load_block(w, n0, k // 2, N, K // 2, BN, BK // 2, 0)
     n = n0 + tl.arange(0, BN)
     at = absmax + n[:, None].to(tl.int64) * (K // 64) + k // 64 + tl.arange(0, G)[None, :]
     scale = tl.load(at, mask=n[:, None] < N, other=0.0)
@@ -64,12 +61,6 @@ def pairs_of(
 
 
 @triton.jit
-def no_sums(BM: tl.constexpr, BN: tl.constexpr, FORM: tl.constexpr):
-    """Return zeros to add the products of turns to."""
-    return tl.zeros([BM, BN] if FORM == 2 else [BN, BM], dtype=tl.float32)
-
-
-@triton.jit
 def turn(acc, even, odd, x, FORM: tl.constexpr, dtype: tl.constexpr):
     """Add to acc the products of even and odd weights with inputs [BM, BK], or words of them."""
     if FORM == 0:
@@ -78,44 +69,32 @@ def turn(acc, even, odd, x, FORM: tl.constexpr, dtype: tl.constexpr):
         acc = tl.dot(odd, x_odd.T, acc, input_precision="ieee")
     else:
         joined = tl.reshape(tl.join(even, odd), [even.shape[0], 2 * even.shape[1]])
-        acc = whole_turn(acc, joined, x, FORM)
-    return acc
-
-
-@triton.jit
-def whole_turn(acc, weights, x, FORM: tl.constexpr):
-    """Add to acc the products of weights [BN, BK] with inputs [BM, BK]."""
-    if FORM == 2:
-        acc = tl.dot(x, weights.T, acc, input_precision="ieee")
-    else:
-        acc = tl.dot(weights, x.T, acc, input_precision="ieee")
+        acc = tl.dot(joined, x.T, acc, input_precision="ieee")
     return acc
 
 
 @triton.jit
 def share(
     acc, x, w, absmax, table, n0, m0, first, per, M, N, K,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr, STAGES: tl.constexpr,
-    LUT: tl.constexpr, FORM: tl.constexpr, dtype: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, LUT: tl.constexpr,
+    FORM: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
     """Add to acc the products over `per` inputs from `first` on."""
     WORD: tl.constexpr = 1 if FORM else 2
     for k in tl.range(first, first + per, BK, num_stages=STAGES):
-        even, odd = weights_of(w, absmax, table, n0, k, N, K, BN, BK, LUT, dtype, TMA)
-        inputs = load_block(x, m0, k // WORD, M, K // WORD, BM, BK // WORD, TMA)
+        even, odd = weights_of(w, absmax, table, n0, k, N, K, BN, BK, LUT, dtype)
+        inputs = load_block(x, m0, k // WORD, M, K // WORD, BM, BK // WORD, 0)
         acc = turn(acc, even, odd, inputs, FORM, dtype)
     return acc
 
 
 @triton.jit
 def store_block(
-    acc, out, m0, row, column, part, M, rows, stride, BM: tl.constexpr, BN: tl.constexpr,
-    FORM: tl.constexpr,
+    sums, out, m0, row, column, part, M, rows, stride, BM: tl.constexpr, BN: tl.constexpr
 ):  # fmt: skip
-    """Write acc: rows below `rows` of a matrix from `row` on, to columns from `column`."""
+    """Write sums [BM, BN]: rows below `rows` of a matrix from `row`, to columns from `column`."""
     m = m0 + tl.arange(0, BM)
     n = tl.arange(0, BN)
     at = out + (part * M + m[:, None]).to(tl.int64) * stride + column + n[None, :]
     live = (m[:, None] < M) & (row + n[None, :] < rows)
-    sums = acc if FORM == 2 else acc.T
     tl.store(at, sums.to(out.dtype.element_ty), mask=live)

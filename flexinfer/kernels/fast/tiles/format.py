@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.nf4.tile import APART, LEFT, RIGHT, Nf4Tile
+from flexinfer.kernels.fast.nf4.tile import APART, LEFT, Nf4Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile import Tile
 
@@ -118,9 +118,11 @@ def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
     N, K = shape
     sound = _block(tile.BM) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
     divides = sound and N % tile.BN == 0 and K % (tile.split * tile.BK) == 0
-    if isinstance(tile, Nf4Tile) and (tile.BK % 64 or tile.form not in (APART, LEFT, RIGHT)):
-        return False
-    return divides and tile.tma in (0, 1) and (kind in ("matmul", "nf4") or tile.split == 1)
+    if isinstance(tile, Nf4Tile):
+        known = tile.BK % 64 == 0 and tile.form in (APART, LEFT)
+    else:
+        known = tile.tma in (0, 1)
+    return divides and known and (kind in ("matmul", "nf4") or tile.split == 1)
 
 
 def _block(size: int) -> bool:

@@ -26,7 +26,7 @@ class InvariantTable(TileTable):
         self._tma = int(tma)
 
     def matmul(self, rows: int, outputs: int, inputs: int, *, split: bool) -> Tile | None:
-        """See TileTable; a product that cuBLAS won gets a tile all the same."""
+        """See TileTable; where there is none, a tile all the same, which may not divide K."""
         found = super().matmul(ROWS, outputs, inputs, split=split)
         return found if found is not None else Tile(64, 64, 64, 1, 4, 4, self._tma)
 

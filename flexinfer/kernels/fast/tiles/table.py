@@ -7,7 +7,7 @@ None says that cuBLAS won. Rows beyond the last measured count, and unknown shap
 from __future__ import annotations
 
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.nf4.tile import APART, Nf4Tile, untuned
+from flexinfer.kernels.fast.nf4.tile import Nf4Tile, untuned, untuned_gated
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.fast.tiles.format import Entries, merged, shipped
@@ -71,10 +71,7 @@ class TileTable:
         if self._entries.get("nf4-gated", {}).get(shape):
             found = self._find("nf4-gated", shape, rows)
             return None if found is None else Nf4Tile(*found)
-        tile = untuned(rows, outputs, inputs, split=False)
-        if tile is not None and tile.form != APART:
-            tile = tile._replace(BN=32)
-        return tile if tile is not None and outputs % tile.BN == 0 else None
+        return untuned_gated(rows, outputs, inputs)
 
     def prefill(self, head_dim: int) -> PrefillTile:
         """Return the tile of prefill attention; the default fits 99 KB of shared memory (sm_86)."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.nf4.tile import APART, LEFT, RIGHT, Nf4Tile
+from flexinfer.kernels.fast.nf4.tile import APART, LEFT, Nf4Tile
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.fast.tiles.format import LEAST_KEYS, fits
@@ -22,6 +22,9 @@ LEAST_INPUTS = 256
 """Inputs that a share of a split product has at least; fewer do not fill its pipeline."""
 MOST_WAVES = 5.3
 """Blocks, in multiples of the multiprocessors, beyond which a split only adds partial sums."""
+NF4_SPLITS = (1, 2, 4, 5, 8, 10, 16, 19)
+NF4_WAVES = 6.0
+"""The same of products with 4-bit weights, whose blocks are smaller."""
 WIDEST_SPLIT = 16384
 """Outputs up to which a product with 4-bit weights is split; wider ones fill any device."""
 
@@ -56,26 +59,25 @@ PREFILL = {
 
 NF4: Mapping[int, Mapping[int, Any]] = {
     APART: {
-        16: ((32, 128, 2, 4), (64, 64, 2, 4), (64, 128, 2, 3)),
-        32: ((64, 64, 2, 4), (64, 128, 2, 3)),
+        16: ((64, 128, 2, 3), (32, 128, 2, 4), (64, 256, 2, 2)),
+        32: ((64, 128, 2, 3), (32, 128, 2, 4), (64, 64, 2, 4)),
         64: ((64, 64, 2, 4),),
     },
     LEFT: {
-        16: ((64, 128, 4, 4), (128, 128, 8, 3)),
-        32: ((64, 128, 4, 4), (128, 128, 8, 3)),
-        64: ((64, 64, 4, 4), (64, 128, 4, 3), (128, 64, 4, 4), (128, 64, 8, 4), (128, 128, 8, 3)),
+        16: ((64, 128, 4, 3),),
+        32: ((64, 128, 4, 2), (64, 128, 4, 3)),
+        64: ((64, 128, 4, 2), (64, 128, 4, 3), (64, 64, 4, 4), (128, 64, 8, 3)),
     },
-    RIGHT: {64: ((64, 64, 4, 4), (64, 128, 4, 3), (128, 64, 4, 4), (128, 128, 8, 3))},
 }
 NF4_GATED: Mapping[int, Mapping[int, Any]] = {
     APART: {
-        16: ((32, 128, 2, 3), (64, 64, 2, 4)), 32: ((32, 128, 2, 3),), 64: ((32, 64, 2, 4),),
+        16: ((32, 256, 2, 2), (32, 128, 2, 3)), 32: ((32, 256, 2, 2), (32, 128, 2, 3)),
+        64: ((32, 64, 2, 4),),
     },
     LEFT: {
-        16: ((32, 128, 4, 4), (64, 128, 8, 3)), 32: ((32, 128, 4, 4), (64, 128, 8, 3)),
-        64: ((32, 64, 4, 4), (32, 128, 4, 3), (64, 64, 8, 4), (64, 128, 8, 3)),
+        16: ((32, 128, 4, 3),), 32: ((32, 128, 4, 2), (32, 128, 4, 3)),
+        64: ((32, 128, 4, 2), (32, 128, 4, 3), (64, 64, 4, 4)),
     },
-    RIGHT: {64: ((32, 64, 4, 4), (32, 128, 4, 3), (64, 64, 4, 4), (64, 128, 8, 3))},
 }  # fmt: skip
 """The same of products with 4-bit weights, by form (see nf4.turns) and BM."""
 
@@ -139,18 +141,14 @@ def gated(N: int, K: int, rows: int, tma: int) -> list[Family]:
 
 
 def nf4(N: int, K: int, rows: int, processors: int) -> list[Family]:
-    """Return families for products with 4-bit weights; of 33 to 64 rows a block takes all or 32.
-
-    None loads by TMA: bytes come apart into the operands of tensor cores, and what unswizzles them
-    costs more instructions than the loads spare.
-    """
+    """Return families for products with 4-bit weights; of 33 to 64 rows a block takes all or 32."""
     families = []
     for tile in _nf4_tiles(NF4, rows):
         blocks = -(-N // tile.BN) * -(-rows // tile.BM)
-        most = max(1.0, MOST_WAVES * processors / blocks) if N <= WIDEST_SPLIT else 1
+        most = max(1.0, NF4_WAVES * processors / blocks) if N <= WIDEST_SPLIT else 1
         splits = [
             split
-            for split in SPLITS
+            for split in NF4_SPLITS
             if split <= most and (split == 1 or K // split >= LEAST_INPUTS)
             if fits("nf4", (N, K), tile._replace(split=split))
         ]
@@ -168,9 +166,9 @@ def _at_split(tile: Nf4Tile, split: int) -> Nf4Tile:
 def _nf4_tiles(geometries: Mapping[int, Mapping[int, Any]], rows: int) -> Iterator[Nf4Tile]:
     """Yield the tiles of every form for `rows` rows, not split."""
     for form, by_rows in geometries.items():
-        for BM in (64,) if form == RIGHT else _nf4_rows(rows):
+        for BM in _nf4_rows(rows):
             for BN, BK, warps, stages in by_rows[BM]:
-                yield Nf4Tile(BM, BN, BK, 1, warps, stages, 0, form)
+                yield Nf4Tile(BM, BN, BK, 1, warps, stages, form)
 
 
 def _nf4_rows(rows: int) -> tuple[int, ...]:

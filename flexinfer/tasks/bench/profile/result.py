@@ -53,6 +53,7 @@ class StepFigures:
 
     `step_us` is measured without a profiler; `busy_us` is the sum of the operations and `gaps_us`
     the difference. `traced_` figures are of the profiled steps, whose gaps profiling stretches.
+    They and the operations are medians over those steps, the longest gap that of all.
     `over_floor_us` = `ops_over_us` (operations beyond the time of their bytes) + `beyond_floor_us`
     (bytes that the floor leaves out: activations) + `gaps_us`.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -51,7 +52,11 @@ def tracing() -> Iterator[list[Span]]:
 
 
 class Played(NamedTuple):
-    """A mean step as it was played: its kernels in order with what each adds to busy time (us)."""
+    """A step as it was played: its kernels in order with what each adds to busy time (us).
+
+    Times are medians over the steps, so that a step which another process interrupts does not
+    count; the longest gap is that of all steps.
+    """
 
     names: tuple[str, ...]
     own_us: tuple[float, ...]
@@ -79,7 +84,7 @@ def traced(held: Standing, play: Callable[[], object]) -> Traced:
 
 
 def played(spans: Sequence[Span], steps: int) -> Played:
-    """Return the mean of `steps` equal steps, `spans` being theirs and those of one before them.
+    """Return the middle of `steps` equal steps, `spans` being theirs and those of one before them.
 
     Raises EnvironmentUnfit where the profiler missed some.
     """
@@ -87,13 +92,14 @@ def played(spans: Sequence[Span], steps: int) -> Played:
     if rest or not count:
         raise EnvironmentUnfit(f"torch.profiler saw {len(spans)} kernels in {steps + 1} steps")
     laid = lay(spans)
-    gaps = [gap for at, gap in enumerate(laid.gap) if at >= count and at % count]
+    ends = [span.end for span in spans[count - 1 :: count]]
+    gaps = [laid.gap[at + 1 : at + count] for at in range(count, len(spans), count)]
     return Played(
         names=tuple(span.name for span in spans[:count]),
         own_us=tuple(median(laid.own[count + at :: count]) / 1e3 for at in range(count)),
-        step_us=(spans[-1].end - spans[count - 1].end) / steps / 1e3,
-        gaps_us=sum(gaps) / steps / 1e3,
-        longest_gap_us=max(gaps, default=0) / 1e3,
+        step_us=median(end - before for before, end in pairwise(ends)) / 1e3,
+        gaps_us=median(map(sum, gaps)) / 1e3,
+        longest_gap_us=max(chain(*gaps), default=0) / 1e3,
     )
 
 

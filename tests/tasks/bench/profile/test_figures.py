@@ -57,6 +57,21 @@ def test_a_mean_step_of_those_played() -> None:
         played(steps(4)[:-1], 3)
 
 
+@pytest.mark.parametrize(("at", "within"), [(15, True), (16, False), (14, False)])
+def test_a_step_that_another_process_interrupts_does_not_count(at: int, within: bool) -> None:
+    """A slice of 2 ms within kernel `at` of 28, between kernels, between steps."""
+    spans, late = steps(4), 2_000_000
+    interrupted = [
+        span._replace(
+            start=span.start + late * (place + (not within) > at),
+            end=span.end + late * (place >= at),
+        )
+        for place, span in enumerate(spans)
+    ]
+    calm = played(spans, 3)
+    assert played(interrupted, 3)._replace(longest_gap_us=calm.longest_gap_us) == calm
+
+
 def test_operations_have_the_times_of_their_kernels() -> None:
     timed, _, remark = assign(MARKED, played(steps(4), 3))
     assert timed == (
