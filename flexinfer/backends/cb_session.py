@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
-from transformers.generation.continuous_batching.utils import WorkloadHints
 
+from flexinfer.backends.cb_api import Work, hold_attention, workload_hints
 from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory, one_line
 
 LOST = "continuous batching ended before this request was complete"
 
 UNSERVED = (ValueError, LookupError, AttributeError, ImportError, RuntimeError)
 """What transformers raises for models and attentions that it has no paged cache for."""
+
+
+NO_ROOM = "Invalid values"
+"""How transformers' ValueError begins where memory holds not one block."""
 
 
 class Wanted(NamedTuple):
@@ -46,13 +50,19 @@ class Got(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """How to serve one group of samples."""
+    """How to serve one group of samples.
+
+    `holds` keeps the module's attention, `shrinks` takes what memory there is where the blocks that
+    `batching` asks for do not fit.
+    """
 
     generation: GenerationConfig
     batching: ContinuousBatchingConfig
-    hints: WorkloadHints
+    work: Work
     persistent: bool
     seed: int
+    holds: bool = False
+    shrinks: bool = False
 
 
 class Served(NamedTuple):
@@ -133,13 +143,10 @@ def _read(result: Any) -> Got:
 def _manager(module: PreTrainedModel, session: Session) -> Iterator[Any]:
     """Open a manager, or the one that was kept, that has not started; stop it on leaving."""
     try:
-        manager: Any = module.init_continuous_batching(
-            generation_config=session.generation,
-            continuous_batching_config=session.batching,
-            workload_hints=session.hints,
-        )
-        if not manager.warmed_up:
-            manager.warmup()
+        if session.holds:
+            hold_attention(module)
+        manager = _warm(module, session)
+        manager.background_thread_status.clear()  # a kept one takes no request before
     except torch.OutOfMemoryError:
         raise  # told by who called: it is a RuntimeError
     except MemoryError as error:
@@ -152,10 +159,28 @@ def _manager(module: PreTrainedModel, session: Session) -> Iterator[Any]:
             f"transformers' continuous batching cannot run this {model}: {why}",
             hint="take another back end",
         ) from error
-    manager.background_thread_status.clear()  # a kept one takes no request before
     try:
         yield manager
     finally:
         manager.stop(block=True, keep_for_next_session=session.persistent)
         if not session.persistent:
             manager.destroy()
+
+
+def _warm(module: PreTrainedModel, session: Session) -> Any:
+    """Return a manager with its cache; raises MemoryError where that does not fit."""
+    manager: Any = module.init_continuous_batching(
+        generation_config=session.generation,
+        continuous_batching_config=session.batching,
+        workload_hints=workload_hints(session.work),
+    )
+    try:
+        if not manager.warmed_up:
+            manager.warmup()
+    except (MemoryError, ValueError) as error:
+        if type(error) is ValueError and not str(error).startswith(NO_ROOM):
+            raise
+        if not session.shrinks or session.batching.num_blocks is None:
+            raise MemoryError(str(error)) from error
+        return _warm(module, replace(session, batching=replace(session.batching, num_blocks=None)))
+    return manager

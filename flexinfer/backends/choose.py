@@ -28,7 +28,10 @@ def check_backend(name: str, flag: str = "--backend") -> None:
 
 
 def load_checkpoint(name: str, options: ModelOptions, report: Report = quiet) -> Checkpoint:
-    """Load the weights `options` names for back end `name`; raises as check_backend and load."""
+    """Load the weights `options` names for back end `name`; raises as check_backend and load.
+
+    And EnvironmentUnfit where transformers' continuous batching is not the one that hf-cb drives.
+    """
     check_backend(name)
     if name == "vllm":
         from flexinfer.backends.vllm_checkpoint import VllmCheckpoint
@@ -40,6 +43,10 @@ def load_checkpoint(name: str, options: ModelOptions, report: Report = quiet) ->
         from flexinfer.backends.flex import FlexCheckpoint
 
         return FlexCheckpoint(load(options, report))
+    if name == "hf-cb":
+        from flexinfer.backends.cb_api import check_continuous_batching
+
+        check_continuous_batching()
     from flexinfer.backends.module_checkpoint import ModuleCheckpoint
 
     return ModuleCheckpoint.of(load(options, report), name)

@@ -19,8 +19,8 @@ from transformers import (
     GenerationConfig,
     PreTrainedModel,
 )
-from transformers.generation.continuous_batching.utils import WorkloadHints
 
+from flexinfer.backends.cb_api import Work, batching_config, check_continuous_batching
 from flexinfer.backends.cb_session import Got, Served, Session, Wanted, serve
 from flexinfer.backends.kept_mass import kept_mass
 from flexinfer.backends.lend import Lender
@@ -35,9 +35,9 @@ from flexinfer.kernels.sampler import SamplerKind
 
 PAGE = 256
 """transformers' own page size."""
-ON_CPU = 1024
-"""Tokens of a step on a CPU, at most: transformers allocates for all of them."""
-SWITCHES = "attention: continuous batching takes flash attention instead where it is installed"
+AT_ONCE = {"cpu": 1024, "cuda": 8192}
+"""Tokens of a step, at most: transformers allocates for all of them; its own on a GPU."""
+SWITCHES = "attention: continuous batching may take flash attention instead where it is installed"
 RECOMPUTED = (
     "policy log-probabilities: with top-k, top-p or min-p, what truncation kept is computed by one "
     "more forward of the module"
@@ -64,10 +64,14 @@ class HfCbBackend(ModuleBackend):
         "decode_kernel_options",
         "batch_invariant",
     )
-    _kept: tuple[Settings, WorkloadHints] | None = None
+    _kept: tuple[Settings, Work] | None = None
 
     def _said(self, module: PreTrainedModel) -> tuple[str, ...]:
-        """Say what runs; raises UsageError for a budget that a CPU cannot keep."""
+        """Say what runs; raises UsageError for a budget that a CPU cannot keep.
+
+        And EnvironmentUnfit where transformers' continuous batching lacks what is needed.
+        """
+        check_continuous_batching()
         if self.config.kv_memory is not None and module.device.type != "cuda":
             raise UsageError("--kv-memory means nothing to hf-cb on a CPU", hint="leave it out")
         kept = "kept from call to call" if self.options.persistent_cb else "built for each call"
@@ -104,7 +108,7 @@ class HfCbBackend(ModuleBackend):
         for settings, group in groups.items():
             wanted = [self._wanted(sample, call) for sample in group]
             session = self._session(lender.module, settings, wanted, group)
-            self._keep(lender, settings, session.hints)
+            self._keep(lender, settings, session.work)
             with lender.loan() as module:
                 served = serve(
                     module, session, wanted, lambda n: self._report("generating", n, len(samples))
@@ -127,7 +131,7 @@ class HfCbBackend(ModuleBackend):
         group: Sequence[Sample],
     ) -> Session:
         """Return how to serve a group."""
-        hints = WorkloadHints(
+        work = Work(
             max_prompt_length=max(len(one.prompt) for one in wanted),
             max_generated_length=max(one.max_new_tokens for one in wanted),
             num_requests=min(len(wanted), self.config.max_batch_size),
@@ -135,29 +139,33 @@ class HfCbBackend(ModuleBackend):
         sampled = settings._asdict() | {"min_p": settings.min_p or None, "do_sample": True}
         generation = GenerationConfig(
             **sampled if settings.temperature > 0 else {"do_sample": False},
-            max_new_tokens=hints.max_generated_length,
+            max_new_tokens=work.max_generated_length,
             eos_token_id=-1,
             pad_token_id=0,
         )
         seed = mix(*(sample.seed for sample in group)) % 2**32
-        batching = self._batching(module, hints, seed)
-        persistent = self.options.persistent_cb
         return Session(
-            generation=generation, batching=batching, hints=hints, persistent=persistent, seed=seed
+            generation=generation,
+            batching=self._batching(module, work, seed),
+            work=work,
+            persistent=self.options.persistent_cb,
+            seed=seed,
+            holds=self.options.attn_impl is not None,
+            shrinks=module.device.type == "cuda",
         )
 
-    def _batching(
-        self, module: PreTrainedModel, hints: WorkloadHints, seed: int
-    ) -> ContinuousBatchingConfig:
-        """Return transformers' defaults, but for what was asked for and memory on a CPU.
+    def _batching(self, module: PreTrainedModel, work: Work, seed: int) -> ContinuousBatchingConfig:
+        """Return transformers' defaults, but for what was asked for and memory that is not its own.
 
+        Its default is most of what is free, and a trainer needs that beside a manager that is kept.
         Prefixes are not kept from call to call: the weights may have changed in between.
         """
-        config, page = self.config, self.config.page_size or PAGE
+        config, page, device = self.config, self.config.page_size or PAGE, module.device
+        kept = self.options.persistent_cb
         settings: dict[str, Any] = {
             "page_size": page,
             "max_requests_per_batch": config.max_batch_size,
-            "allow_block_sharing": not self.options.persistent_cb,
+            "allow_block_sharing": not kept,
             "use_cuda_graph": config.cuda_graphs,
             "auto_switch_to_flash": self.options.attn_impl is None,
             "return_logprobs": True,
@@ -165,14 +173,15 @@ class HfCbBackend(ModuleBackend):
         }
         if config.prefill_tokens != EngineConfig().prefill_tokens:
             settings["max_batch_tokens"] = config.prefill_tokens
-        if module.device.type == "cpu":  # where the default is most of the host's memory
-            longest = hints.max_prompt_length + hints.max_generated_length
-            settings["num_blocks"] = (ceil(longest / page) + 1) * hints.num_requests + 2
-            at_once = hints.max_prompt_length * hints.num_requests
-            settings.setdefault("max_batch_tokens", min(ON_CPU, at_once + hints.num_requests))
-        elif config.kv_memory is not None:
-            free, _ = torch.cuda.mem_get_info(module.device)
+        if config.kv_memory is not None:
+            torch.cuda.empty_cache()  # transformers does so too before it takes its share
+            free, _ = torch.cuda.mem_get_info(device)
             settings["max_memory_percent"] = min(1.0, config.kv_memory / free)
+        elif kept or device.type == "cpu":
+            settings["num_blocks"] = (ceil(work.longest / page) + 1) * work.num_requests + 2
+            at_once = (work.max_prompt_length + 1) * work.num_requests
+            most = settings.get("max_batch_tokens", AT_ONCE[device.type])
+            settings["max_batch_tokens"] = min(most, at_once)
         if self.options.compiles:
             compiled = CompileConfig(
                 mode=self.options.compile_mode or "default",
@@ -180,15 +189,15 @@ class HfCbBackend(ModuleBackend):
                 fullgraph=False,
             )
             settings |= {"varlen_compile_config": compiled, "decode_compile_config": compiled}
-        return ContinuousBatchingConfig(**settings)
+        return batching_config(settings)
 
-    def _keep(self, lender: Lender, settings: Settings, hints: WorkloadHints) -> None:
+    def _keep(self, lender: Lender, settings: Settings, work: Work) -> None:
         """Drop a kept manager that was built for other settings or for less work."""
         if not self.options.persistent_cb:
             return
-        if self._kept is not None and not _covers(self._kept, settings, hints):
+        if self._kept is not None and not _covers(self._kept, settings, work):
             self._drop(lender)
-        self._kept = self._kept or (settings, hints)
+        self._kept = self._kept or (settings, work)
 
     def _drop(self, lender: Lender) -> None:
         """Let transformers give the kept manager's memory back."""
@@ -230,12 +239,11 @@ def _settings(params: SamplingParams) -> Settings:
     return Settings(params.temperature, params.top_k, params.top_p, params.min_p)
 
 
-def _covers(kept: tuple[Settings, WorkloadHints], settings: Settings, hints: WorkloadHints) -> bool:
+def _covers(kept: tuple[Settings, Work], settings: Settings, work: Work) -> bool:
     """Whether a manager that was built for `kept` serves this work as well."""
     then, sized = kept
-    longest = sized.max_prompt_length + sized.max_generated_length
     return (
         then == settings
-        and hints.max_prompt_length + hints.max_generated_length <= longest
-        and hints.num_requests <= sized.num_requests
+        and work.longest <= sized.longest
+        and work.num_requests <= sized.num_requests
     )

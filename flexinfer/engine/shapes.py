@@ -34,7 +34,6 @@ class Lookups(PlainOps):
         self.gated_products: dict[tuple[int, int], None] = {}
         self.sides: dict[tuple[int, int], None] = {}
         self.nf4: dict[tuple[int, int], None] = {}
-        self.nf4_gated: dict[tuple[int, int], None] = {}
 
     def _see(self, leaf: Leaf) -> None:
         """Keep the shape of a matrix without a bias, alone or under an adapter."""
@@ -95,11 +94,8 @@ class Lookups(PlainOps):
         """
         base = leaf.base if isinstance(leaf, Adapted) else leaf
         self._see_packed(base)
-        if not fused or not isinstance(base, Dense | Nf4) or base.bias is not None:
-            return
-        packed = isinstance(base, Nf4)
-        (self.nf4_gated if packed else self.gated_products)[base.rows // 2, base.columns] = None
-        if not packed:
+        if fused and isinstance(base, Dense) and base.bias is None:
+            self.gated_products[base.rows // 2, base.columns] = None
             self.sides[base.rows, base.columns] = None
 
     def input_gate(self, x: Tensor, gate: Leaf, extra_TP: Tensor, activation: str) -> Tensor:
@@ -148,7 +144,6 @@ def shapes_of(decoder: Decoder, device: torch.device) -> Shapes:
         prefill=_prefill_shapes(decoder.specs),
         sides=tuple(lookups.sides),
         nf4=tuple(lookups.nf4),
-        nf4_gated=tuple(lookups.nf4_gated),
     )
 
 

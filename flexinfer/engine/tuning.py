@@ -53,7 +53,7 @@ def _tally(entries: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     """Say how many products cuBLAS keeps."""
     products = [
         tile
-        for kind in ("matmul", "whole", "gated", "nf4", "nf4-whole", "nf4-gated")
+        for kind in ("matmul", "whole", "gated", "nf4", "nf4-whole")
         for measured in entries.get(kind, {}).values()
         for tile in measured.values()
     ]

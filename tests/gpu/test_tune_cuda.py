@@ -20,8 +20,7 @@ pytest.importorskip("triton")
 from flexinfer.engine.shapes import shapes_of
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import gated_matmul, matmul
-from flexinfer.kernels.fast.glue import act_mul
-from flexinfer.kernels.fast.nf4.matmul import nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.nf4.matmul import nf4_matmul
 from flexinfer.kernels.fast.nf4.tile import Nf4Tile
 from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.fast.tiles.format import well_formed
@@ -92,10 +91,9 @@ def test_tuned_tiles_compute_what_torch_does(timer: CudaTimer) -> None:
 
 def test_tuned_tiles_multiply_4_bit_weights_as_torch_does(timer: CudaTimer) -> None:
     with torch.no_grad():
-        shapes = Shapes(nf4=((OUTPUTS, INPUTS),), nf4_gated=((256, INPUTS),))
-        tuned = tune(shapes, timer.processor, timer)
+        tuned = tune(Shapes(nf4=((OUTPUTS, INPUTS),)), timer.processor, timer)
     assert well_formed(tuned.entries)
-    assert tuned.entries.keys() == {"nf4", "nf4-whole", "nf4-gated"}
+    assert tuned.entries.keys() == {"nf4", "nf4-whole"}
     assert tuned.failed < tuned.trials / 2
     leaf = leaf_of(torch.bfloat16)
     own = 0
@@ -105,13 +103,8 @@ def test_tuned_tiles_multiply_4_bit_weights_as_torch_does(timer: CudaTimer) -> N
                 continue
             own += 1
             x = normal(int(rows), INPUTS)
-            if kind == "nf4-gated":
-                product = nf4_gated_matmul(x, leaf, "silu", Nf4Tile(*tile))
-                gate, up = leaf(x).chunk(2, -1)
-                expected = F.silu(gate) * up
-            else:
-                product, expected = nf4_matmul(x, leaf, Nf4Tile(*tile)), leaf(x)
-            assert close_to(product, expected), (kind, rows, tile)
+            product = nf4_matmul(x, leaf, Nf4Tile(*tile))
+            assert close_to(product, leaf(x)), (kind, rows, tile)
     assert own, "cuBLAS is not the fastest everywhere"
 
 
@@ -127,9 +120,6 @@ def test_no_tile_that_is_tried_changes_a_4_bit_weight(rows: int, dtype: torch.dt
             found = nf4_matmul(x, leaf, tile)
             whole = found if tile.split == 1 else found.sum(0).to(dtype)
             assert torch.equal(whole, expected), tile
-    gated = act_mul(expected.contiguous(), "silu")
-    for (tile,), _ in candidates.nf4_gated(OUTPUTS // 2, INPUTS, rows):
-        assert torch.equal(nf4_gated_matmul(x, leaf, "silu", tile), gated), tile
 
 
 def test_a_tile_that_does_not_fit_is_none_and_harms_nothing(timer: CudaTimer) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
-from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_matmul
 from flexinfer.kernels.fast.nf4.tile import LEFT, Nf4Tile
 from flexinfer.kernels.fast.tiles.table import TileTable
 from flexinfer.kernels.fast.tuning import candidates
@@ -27,11 +27,8 @@ def nf4_cases(*, newest: bool) -> Iterator[tuple[str, Callable[[], None]]]:
     table = TileTable({})
     for rows in (1, 32, 64):
         tile = table.nf4(rows, OUTPUTS, INPUTS, split=True)
-        gate = table.nf4_gated(rows, OUTPUTS, INPUTS)
         assert tile is not None
-        assert gate is not None
         yield f"nf4, untuned, {rows}", partial(product, rows, tile)
-        yield f"nf4 gated, untuned, {rows}", partial(gated, rows, gate)
         yield f"nf4 beside ranks, untuned, {rows}", partial(beside, rows, tile)
     yield "nf4 dequantised, untuned", dequantise
     few, many = Nf4Tile(16, 64, 128, 4, 2, 3), Nf4Tile(64, 64, 128, 1, 4, 3, LEFT)
@@ -46,11 +43,8 @@ def tried() -> Iterator[tuple[str, Callable[[], None]]]:
     """Yield what tuning tries, every geometry once, least split first."""
     for rows in (16, 32, 64):
         families = candidates.nf4(OUTPUTS, INPUTS, rows, 132)
-        gates = candidates.nf4_gated(OUTPUTS, INPUTS, rows)
         for made in (family.tiles[0] for family in families):
             yield f"nf4 tried {rows} {list(made)}", partial(product, rows, made)
-        for made in (gate for (gate,), _ in gates):
-            yield f"nf4 gated tried {rows} {list(made)}", partial(gated, rows, made)
 
 
 def leaf(outputs: int, dtype: torch.dtype = BF16) -> Nf4:
@@ -72,13 +66,6 @@ def beside(rows: int, tile: Nf4Tile) -> None:
     for ranks in (8, 96):
         a = torch.empty(ranks, INPUTS, dtype=BF16, device=META)
         nf4_lora_matmul(x, leaf(OUTPUTS), a, tile)
-
-
-def gated(rows: int, tile: Nf4Tile) -> None:
-    """Launch a gated product with both activations."""
-    x = torch.empty(rows, INPUTS, dtype=BF16, device=META)
-    for activation in ("silu", "gelu_pytorch_tanh"):
-        nf4_gated_matmul(x, leaf(2 * OUTPUTS), activation, tile)
 
 
 def dequantise() -> None:

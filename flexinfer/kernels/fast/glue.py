@@ -1,10 +1,11 @@
-"""Elementwise glue around products that cuBLAS computed.
+"""Elementwise glue around products that have no fused form.
 
 Shape letters: T rows, N outputs.
 """
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -26,9 +27,13 @@ def act_mul_kernel(
     up_stride,
     BLOCK: tl.constexpr,
     GELU: tl.constexpr,
+    SPLIT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """out[t, n] = act(gate[t, n]) * up[t, n], act rounded first; grid (T, N / BLOCK)."""
+    """out[t, n] = act(gate[t, n]) * up[t, n], act rounded first; grid (T, N / BLOCK).
+
+    With SPLIT > 1 both are sums of as many parts, T rows apart, which are rounded first.
+    """
     t = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = n < N
@@ -36,20 +41,32 @@ def act_mul_kernel(
     await_inputs(PDL)
     release_next(PDL)
     x = tl.load(gate + t * gate_stride + n, mask=mask, other=0.0).to(tl.float32)
+    y = tl.load(up + t * up_stride + n, mask=mask, other=0.0).to(tl.float32)
+    for s in tl.static_range(1, SPLIT):
+        row = s * T.to(tl.int64) + t
+        x += tl.load(gate + row * gate_stride + n, mask=mask, other=0.0)
+        y += tl.load(up + row * up_stride + n, mask=mask, other=0.0)
+    x, y = x.to(dtype).to(tl.float32), y.to(dtype).to(tl.float32)
     act = (gelu_tanh(x) if GELU else silu(x)).to(dtype).to(tl.float32)
-    value = act * tl.load(up + t * up_stride + n, mask=mask, other=0.0).to(tl.float32)
+    value = act * y
     tl.store(out + t * N + n, value.to(dtype), mask=mask)
 
 
-def act_mul(gate: Tensor, activation: str, up_TN: Tensor | None = None) -> Tensor:
-    """Return act(gate) * up as [T, N]; without `up`, `gate` [T, 2N] holds both side by side."""
-    T = gate.shape[0]
-    N = gate.shape[1] // 2 if up_TN is None else gate.shape[1]
-    up = gate[:, N:] if up_TN is None else up_TN
-    out, pdl = gate.new_empty(T, N), dependent(gate, T)
+def act_mul(
+    gate: Tensor, activation: str, up_TN: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return act(gate) * up as [T, N] in `dtype`, that of `gate` by default.
+
+    Without `up`, `gate` [T, 2N] holds both side by side, or [S, T, 2N] fp32 partial sums of both.
+    """
+    T = gate.shape[-2]
+    N = gate.shape[-1] // 2 if up_TN is None else gate.shape[-1]
+    up = gate[..., N:] if up_TN is None else up_TN
+    out, pdl = gate.new_empty(T, N, dtype=dtype or gate.dtype), dependent(gate, T)
+    parts = len(gate) if gate.dim() == 3 else 1
     act_mul_kernel[(T, triton.cdiv(N, BLOCK))](
-        gate, up, out, T, N, gate.stride(0), up.stride(0), BLOCK, activation == "gelu_pytorch_tanh",
-        pdl, num_warps=4, launch_pdl=pdl,
+        gate, up, out, T, N, gate.stride(-2), up.stride(-2), BLOCK,
+        activation == "gelu_pytorch_tanh", parts, pdl, num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
     return out
 

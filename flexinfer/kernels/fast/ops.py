@@ -16,7 +16,7 @@ from flexinfer.kernels.fast.glue import act_mul, softcap
 from flexinfer.kernels.fast.lora.add import lora_add, lora_gated
 from flexinfer.kernels.fast.lora.low import gated_tile, lora_linear, lora_matmul
 from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
-from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_matmul
 from flexinfer.kernels.fast.norms import add_norm, post_norm
 from flexinfer.kernels.fast.per_layer import gate_fits, input_gate
 from flexinfer.kernels.fast.rope_write import rope_write
@@ -213,10 +213,8 @@ class TritonOps:
         if not isinstance(gate_up, Packed):
             return act_mul(torch.cat(self._members(x, gate_up), -1), activation)
         whole = gate_up.whole
-        if isinstance(whole, Nf4) and whole.bias is None and x.dtype == whole.dtype:
-            packed = self._table.nf4_gated(len(x), whole.rows // 2, x.shape[1])
-            if packed is not None and not self._table.invariant:
-                return nf4_gated_matmul(x, whole, activation, packed)
+        if isinstance(whole, Nf4):
+            return act_mul(self._packed(x, whole, split=True), activation, dtype=x.dtype)
         if isinstance(whole, Adapted) and len(whole.ranks) == 2 and self._beside(x, whole):
             sides = self._sides(x, whole, gated=True)
             return lora_gated(sides, whole.b, activation, (whole.ranks[0], whole.ranks[1]))

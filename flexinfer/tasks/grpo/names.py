@@ -35,6 +35,10 @@ def check_names(config: GrpoConfig) -> None:
         _check_tracker(config.report_to)
     if config.rollout == "vllm":
         need("vllm", "--rollout vllm", "flexinfer[vllm]")
+    if config.rollout == "hf-cb":
+        from flexinfer.backends.cb_api import check_continuous_batching
+
+        check_continuous_batching()
     if config.optim.endswith("8bit"):
         need("bitsandbytes", f"--optim {config.optim}", "flexinfer[quant]")
 

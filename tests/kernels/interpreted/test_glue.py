@@ -37,6 +37,16 @@ def test_act_mul(size: int, activation: str, dtype: torch.dtype) -> None:
 
 @dtypes
 @activations
+@pytest.mark.parametrize("parts", [1, 3])
+def test_act_mul_of_partial_sums(parts: int, activation: str, dtype: torch.dtype) -> None:
+    """They are added in order and rounded before they are used, as a product that is whole is."""
+    sums = normal(parts, 5, 2 * 40) / parts
+    both = sum(sums[1:], sums[0]).to(dtype)
+    same(act_mul(sums, activation, dtype=dtype), gated(*both.chunk(2, 1), activation))
+
+
+@dtypes
+@activations
 def test_act_mul_with_strided_factors(activation: str, dtype: torch.dtype) -> None:
     gate, up = wide(3, 48, dtype=dtype), normal(3, 4, 48, seed=1, dtype=dtype)[:, 2]
     same(act_mul(gate, activation, up), gated(gate, up, activation))

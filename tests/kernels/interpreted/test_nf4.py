@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flexinfer.kernels.fast.glue import act_mul
 from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
-from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_matmul
 from flexinfer.kernels.fast.nf4.tile import APART, LEFT, Nf4Tile
 from flexinfer.kernels.fast.tuning import candidates
-from flexinfer.kernels.mlp import gated
 from flexinfer.kernels.nf4 import CODE, Nf4
 from tests.support.triton_interpreter import DTYPES, close, normal
 
@@ -50,15 +48,6 @@ def test_several_blocks_a_turn(form: int) -> None:
 def test_outputs_that_no_tile_divides(form: int) -> None:
     x, w = normal(5, INPUTS), leaf(80)
     close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 4, 3, form)), w(x), 1e-4)
-
-
-@rows
-@forms
-@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
-def test_gated(rows: int, activation: str, form: int) -> None:
-    x, w = normal(rows, INPUTS) * 0.2, leaf(2 * 64)
-    found = nf4_gated_matmul(x, w, activation, Nf4Tile(16, 32, 64, 1, 4, 3, form))
-    close(found, gated(*w(x).chunk(2, 1), activation), 1e-4)
 
 
 @forms
@@ -101,16 +90,6 @@ def test_no_tile_that_is_tried_changes_a_weight(rows: int) -> None:
     for tile in tried:
         found = nf4_matmul(x, w, tile)
         assert torch.equal(found if tile.split == 1 else found.sum(0).half(), expected), tile
-
-
-@forms
-@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
-def test_gate_and_up_are_rounded_before_they_are_used(activation: str, form: int) -> None:
-    """Each product is of one input, so every bit is the one of the two operations by themselves."""
-    w = leaf(64, torch.float16, 64)
-    x = (torch.eye(64) * torch.linspace(0.3, 3.0, 64)).half()
-    found = nf4_gated_matmul(x, w, activation, Nf4Tile(16, 32, 64, 1, 4, 3, form))
-    assert torch.equal(found, act_mul(w(x), activation))
 
 
 @pytest.mark.parametrize("tile", [Nf4Tile(16, 32, 256, 1, 4, 3), Nf4Tile(16, 32, 128, 2, 4, 3)])

@@ -22,7 +22,7 @@ SHIPPED: dict[str, Any] = json.loads(
     files("flexinfer.kernels.fast.tiles").joinpath("tiles.json").read_text()
 )
 PRODUCTS = ("matmul", "whole", "gated")
-NF4 = ("nf4", "nf4-whole", "nf4-gated")
+NF4 = ("nf4", "nf4-whole")
 FIELDS = (
     dict.fromkeys(PRODUCTS, Tile)
     | dict.fromkeys(NF4, Nf4Tile)

@@ -1,7 +1,8 @@
 """Skinny products with packed NF4 weights: dequantised in registers, read once, never written.
 
-How a turn multiplies is in turns.py. Otherwise as gemm.py: split-K partial sums for the kernel that
-consumes them, and a gated form.
+How a turn multiplies is in turns.py. Otherwise as gemm.py, with split-K partial sums for the kernel
+that consumes them. There is no gated form: gate and up as one product and an activation beside it
+take as long where blocks are many, and less where only partial sums fill the device.
 
 Shape letters: M rows, N outputs, K inputs, S splits.
 """
@@ -13,12 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flexinfer.kernels.fast.act import gelu_tanh, silu
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 from flexinfer.kernels.fast.nf4.lut import table_of
 from flexinfer.kernels.fast.nf4.tile import DTYPES, Nf4Tile, check_nf4, look_up, words_of
-from flexinfer.kernels.fast.nf4.turns import pairs_of, share, store_block, turn, weights_of
-from flexinfer.kernels.fast.tile import load_block
+from flexinfer.kernels.fast.nf4.turns import share, store_block, weights_of
 from flexinfer.kernels.nf4 import Nf4
 
 
@@ -41,45 +40,6 @@ def nf4_matmul_kernel(
     )  # fmt: skip
     release_next(PDL)
     store_block(acc.T, out, m0, n0, n0, part, M, N, N, BM, BN)
-
-
-@triton.jit(do_not_specialize=["M"])
-def nf4_gated_kernel(
-    x, w, absmax, code, out, M, N, K,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GELU: tl.constexpr,
-    STAGES: tl.constexpr, LUT: tl.constexpr, FORM: tl.constexpr, dtype: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
-    """out[m, n] = act(x w[n]) * (x w[N + n]), gate and up rounded first; grid (N / BN, M / BM)."""
-    n0 = tl.program_id(0) * BN
-    m0 = tl.program_id(1) * BM
-    table = table_of(code, LUT)
-    await_inputs(PDL)
-    if FORM == 0:
-        gate = tl.zeros([BN, BM], dtype=tl.float32)
-        up = tl.zeros([BN, BM], dtype=tl.float32)
-        for k in tl.range(0, K, BK, num_stages=STAGES):
-            inputs = load_block(x, m0, k // 2, M, K // 2, BM, BK // 2, 0)
-            even, odd = weights_of(w, absmax, table, n0, k, 2 * N, K, BN, BK, LUT, dtype)
-            gate = turn(gate, even, odd, inputs, FORM, dtype)
-            even, odd = weights_of(w, absmax, table, N + n0, k, 2 * N, K, BN, BK, LUT, dtype)
-            up = turn(up, even, odd, inputs, FORM, dtype)
-        gate, up = gate.T, up.T
-    else:
-        both = tl.zeros([2 * BN, BM], dtype=tl.float32)
-        for k in tl.range(0, K, BK, num_stages=STAGES):
-            inputs = load_block(x, m0, k, M, K, BM, BK, 0)
-            even, odd = pairs_of(w, absmax, table, n0, k, N, K, BN, BK, LUT, dtype)
-            both = turn(both, even, odd, inputs, FORM, dtype)
-        gate, up = tl.split(tl.reshape(both.T, [BM, BN, 2]))
-    release_next(PDL)
-    gate = gate.to(dtype).to(tl.float32)
-    act = gelu_tanh(gate) if GELU else silu(gate)
-    value = act.to(dtype).to(tl.float32) * up.to(dtype).to(tl.float32)
-    m = m0 + tl.arange(0, BM)
-    n = n0 + tl.arange(0, BN)
-    at = out + m[:, None].to(tl.int64) * N + n[None, :]
-    tl.store(at, value.to(dtype), mask=(m[:, None] < M) & (n[None, :] < N))
 
 
 @triton.jit
@@ -116,26 +76,6 @@ def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> Tensor:
         words_of(x_MK, tile), leaf.packed, leaf.absmax, leaf.code, out, M, N, K, K // tile.split,
         tile.BM, tile.BN, tile.BK, tile.stages, look_up(), tile.form, DTYPES[leaf.dtype], pdl,
         num_warps=tile.warps, launch_pdl=pdl,
-    )  # fmt: skip
-    return out
-
-
-def nf4_gated_matmul(x_MK: Tensor, leaf: Nf4, activation: str, tile: Nf4Tile) -> Tensor:
-    """Return act(x gate^T) * (x up^T) as [M, N]; the rows of `leaf` are gate's, then up's.
-
-    N must be a multiple of BN, K of BK and BK of 64; `activation` is silu, swish or
-    gelu_pytorch_tanh. The leaf must have no bias.
-    """
-    (M, K), N = x_MK.shape, leaf.rows // 2
-    assert N % tile.BN == 0, (N, tile)
-    assert tile.split == 1, "partial sums cannot be activated"
-    assert leaf.bias is None, "a bias comes before the activation"
-    check_nf4(x_MK, leaf, tile)
-    out, pdl = x_MK.new_empty(M, N), dependent(x_MK, M)
-    nf4_gated_kernel[(N // tile.BN, triton.cdiv(M, tile.BM))](
-        words_of(x_MK, tile), leaf.packed, leaf.absmax, leaf.code, out, M, N, K, tile.BM, tile.BN,
-        tile.BK, activation == "gelu_pytorch_tanh", tile.stages, look_up(), tile.form,
-        DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 

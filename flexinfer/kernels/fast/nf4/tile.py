@@ -75,16 +75,6 @@ def _splits(turns: int, most: int) -> int:
     return next(parts for parts in SPLITS if parts == 1 or (parts <= most and turns % parts == 0))
 
 
-def untuned_gated(rows: int, outputs: int, inputs: int) -> Nf4Tile | None:
-    """Return a tile for the gated product, which has two rows of weights for each output."""
-    tile = untuned(rows, outputs, inputs, split=False)
-    if tile is None or outputs % 32:
-        return None
-    if tile.form == APART and inputs % 256 == 0:
-        tile = tile._replace(BK=256, stages=2)
-    return tile._replace(BN=32)
-
-
 def check_nf4(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> None:
     """Assert what the kernels take for granted."""
     assert x_MK.dtype == leaf.dtype, (x_MK.dtype, leaf.dtype)

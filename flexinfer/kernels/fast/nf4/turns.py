@@ -44,23 +44,6 @@ def weights_of(
 
 
 @triton.jit
-def pairs_of(
-    w, absmax, table, n0, k, N, K, BN: tl.constexpr, BK: tl.constexpr, LUT: tl.constexpr,
-    dtype: tl.constexpr,
-):  # fmt: skip
-    """Return the weights [2 BN, BK / 2] of gate and up, whose rows alternate, as `weights_of` does.
-
-    So a block of few outputs still has the rows that a warp group takes.
-    """
-    G: tl.constexpr = BK // 64
-    i = tl.arange(0, 2 * BN)
-    n = (n0 + i // 2 + i % 2 * N)[:, None].to(tl.int64)
-    bytes_ = tl.load(w + n * (K // 2) + k // 2 + tl.arange(0, BK // 2)[None, :])
-    scale = tl.load(absmax + n * (K // 64) + k // 64 + tl.arange(0, G)[None, :])
-    return halves(bytes_, scale, table, 2 * BN, G, LUT, dtype)
-
-
-@triton.jit
 def turn(acc, even, odd, x, FORM: tl.constexpr, dtype: tl.constexpr):
     """Add to acc the products of even and odd weights with inputs [BM, BK], or words of them."""
     if FORM == 0:

@@ -15,11 +15,11 @@ from flexinfer.kernels.fast.tile import Tile
 
 KINDS: Mapping[str, Any] = {
     "matmul": Tile, "whole": Tile, "gated": Tile, "decode": DecodeTile, "prefill": PrefillTile,
-    "nf4": Nf4Tile, "nf4-whole": Nf4Tile, "nf4-gated": Nf4Tile,
+    "nf4": Nf4Tile, "nf4-whole": Nf4Tile,
 }  # fmt: skip
 NUMBERS = {
     "matmul": 2, "whole": 2, "gated": 2, "decode": 3, "prefill": 1,
-    "nf4": 2, "nf4-whole": 2, "nf4-gated": 2,
+    "nf4": 2, "nf4-whole": 2,
 }  # fmt: skip
 """Numbers in the name of a shape, such as `2560x4096`."""
 QUERIES = 128

@@ -7,7 +7,7 @@ None says that cuBLAS won. Rows beyond the last measured count, and unknown shap
 from __future__ import annotations
 
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.nf4.tile import Nf4Tile, untuned, untuned_gated
+from flexinfer.kernels.fast.nf4.tile import Nf4Tile, untuned
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.fast.tiles.format import Entries, merged, shipped
@@ -64,14 +64,6 @@ class TileTable:
             found = self._find(kind, shape, rows)
             return None if found is None else Nf4Tile(*found)
         return untuned(rows, outputs, inputs, split=split)
-
-    def nf4_gated(self, rows: int, outputs: int, inputs: int) -> Nf4Tile | None:
-        """Return the tile of the gated product with 4-bit weights; None and defaults as `nf4`."""
-        shape = f"{outputs}x{inputs}"
-        if self._entries.get("nf4-gated", {}).get(shape):
-            found = self._find("nf4-gated", shape, rows)
-            return None if found is None else Nf4Tile(*found)
-        return untuned_gated(rows, outputs, inputs)
 
     def prefill(self, head_dim: int) -> PrefillTile:
         """Return the tile of prefill attention; the default fits 99 KB of shared memory (sm_86)."""

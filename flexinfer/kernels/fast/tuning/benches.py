@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from flexinfer.kernels.fast.attention import paged_decode
 from flexinfer.kernels.fast.gemm import gated_matmul, matmul
 from flexinfer.kernels.fast.glue import act_mul
-from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_gated_matmul, nf4_matmul
+from flexinfer.kernels.fast.nf4.matmul import nf4_dequantise, nf4_matmul
 from flexinfer.kernels.fast.norms import add_norm
 from flexinfer.kernels.fast.prefill import paged_prefill
 from flexinfer.kernels.fast.tiles.format import QUERIES
@@ -62,7 +62,6 @@ class Benches:
         make: dict[str, Callable[[Any, int], Bench]] = {
             "products": self._products, "gated": self._gated, "decode": self._decode,
             "prefill": self._prefill, "sides": self._products, "nf4": self._nf4,
-            "nf4_gated": self._nf4_gated,
         }  # fmt: skip
         return make[trial.kind](trial.shape, trial.rows)
 
@@ -120,7 +119,7 @@ class Benches:
         return Bench(launch, len(weights), launch(0, None))
 
     def _nf4(self, shape: tuple[int, int], rows: int) -> Bench:
-        """Return the product with 4-bit weights, read as that of `_products` is."""
+        """Return the product with 4-bit weights, read by a norm, or as gate and up are if wider."""
         N, K = shape
         leaves, x, norm = self._leaves(N, K), self._random(rows, K), self._random(N)
         residual = x.new_zeros(rows, N) if N <= WIDEST_READ else None
@@ -128,22 +127,9 @@ class Benches:
         def launch(copy: int, tile: Any) -> Tensor:
             leaf = leaves[copy]
             out = F.linear(x, nf4_dequantise(leaf)) if tile is None else nf4_matmul(x, leaf, tile)
-            return out if residual is None else add_norm(residual, out, norm, 1e-6)[0]
-
-        return Bench(launch, len(leaves), launch(0, None))
-
-    def _nf4_gated(self, shape: tuple[int, int], rows: int) -> Bench:
-        """Return the gated product with 4-bit weights."""
-        N, K = shape
-        leaves, x = self._leaves(2 * N, K), self._random(rows, K)
-
-        def launch(copy: int, tile: Any) -> Tensor:
-            leaf = leaves[copy]
-            return (
-                act_mul(F.linear(x, nf4_dequantise(leaf)), "silu")
-                if tile is None
-                else nf4_gated_matmul(x, leaf, "silu", tile)
-            )
+            if residual is None:
+                return act_mul(out, "silu", dtype=x.dtype)
+            return add_norm(residual, out, norm, 1e-6)[0]
 
         return Bench(launch, len(leaves), launch(0, None))
 

@@ -23,10 +23,11 @@ LEAST_INPUTS = 256
 MOST_WAVES = 5.3
 """Blocks, in multiples of the multiprocessors, beyond which a split only adds partial sums."""
 NF4_SPLITS = (1, 2, 4, 5, 8, 10, 16, 19)
-NF4_WAVES = 6.0
+NF4_WAVES = 10.0
 """The same of products with 4-bit weights, whose blocks are smaller."""
 WIDEST_SPLIT = 16384
-"""Outputs up to which a product with 4-bit weights is split; wider ones fill any device."""
+"""Outputs up to which a product with 4-bit weights is split at more than 32 rows: wider ones fill
+any device, and have long partial sums."""
 
 PRODUCT = {
     16: ((16, 256, 4, 4), (32, 256, 4, 3), (64, 128, 4, 4), (64, 128, 8, 4), (128, 64, 4, 4),
@@ -69,16 +70,6 @@ NF4: Mapping[int, Mapping[int, Any]] = {
         64: ((64, 128, 4, 2), (64, 128, 4, 3), (64, 64, 4, 4), (128, 64, 8, 3)),
     },
 }
-NF4_GATED: Mapping[int, Mapping[int, Any]] = {
-    APART: {
-        16: ((32, 256, 2, 2), (32, 128, 2, 3)), 32: ((32, 256, 2, 2), (32, 128, 2, 3)),
-        64: ((32, 64, 2, 4),),
-    },
-    LEFT: {
-        16: ((32, 128, 4, 3),), 32: ((32, 128, 4, 2), (32, 128, 4, 3)),
-        64: ((32, 128, 4, 2), (32, 128, 4, 3), (64, 64, 4, 4)),
-    },
-}  # fmt: skip
 """The same of products with 4-bit weights, by form (see nf4.turns) and BM."""
 
 
@@ -143,9 +134,9 @@ def gated(N: int, K: int, rows: int, tma: int) -> list[Family]:
 def nf4(N: int, K: int, rows: int, processors: int) -> list[Family]:
     """Return families for products with 4-bit weights; of 33 to 64 rows a block takes all or 32."""
     families = []
-    for tile in _nf4_tiles(NF4, rows):
+    for tile in _nf4_tiles(rows):
         blocks = -(-N // tile.BN) * -(-rows // tile.BM)
-        most = max(1.0, NF4_WAVES * processors / blocks) if N <= WIDEST_SPLIT else 1
+        most = max(1.0, NF4_WAVES * processors / blocks) if N <= WIDEST_SPLIT or rows <= 32 else 1
         splits = [
             split
             for split in NF4_SPLITS
@@ -163,9 +154,9 @@ def _at_split(tile: Nf4Tile, split: int) -> Nf4Tile:
     return tile._replace(split=split)
 
 
-def _nf4_tiles(geometries: Mapping[int, Mapping[int, Any]], rows: int) -> Iterator[Nf4Tile]:
+def _nf4_tiles(rows: int) -> Iterator[Nf4Tile]:
     """Yield the tiles of every form for `rows` rows, not split."""
-    for form, by_rows in geometries.items():
+    for form, by_rows in NF4.items():
         for BM in _nf4_rows(rows):
             for BN, BK, warps, stages in by_rows[BM]:
                 yield Nf4Tile(BM, BN, BK, 1, warps, stages, form)
@@ -174,15 +165,6 @@ def _nf4_tiles(geometries: Mapping[int, Mapping[int, Any]], rows: int) -> Iterat
 def _nf4_rows(rows: int) -> tuple[int, ...]:
     """Return the BM to try: rows beyond 64 dequantise anew, as those beyond a smaller BM do."""
     return (16,) if rows <= 16 else (32,) if rows <= 32 else (32, 64) if rows <= 64 else (64,)
-
-
-def nf4_gated(N: int, K: int, rows: int) -> list[Family]:
-    """Return families of one tile each for the gated product with 4-bit weights."""
-    return [
-        Family((tile,), 0)
-        for tile in _nf4_tiles(NF4_GATED, rows)
-        if fits("nf4-gated", (N, K), tile)
-    ]
 
 
 def decode(rows: int, head_dim: int, kv_heads: int, processors: int) -> list[Family]:

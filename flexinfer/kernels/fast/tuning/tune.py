@@ -38,10 +38,9 @@ class Shapes(NamedTuple):
     """What a model asks the table for; each without repeats.
 
     `products` and `gated` are (outputs, inputs), a gated product's outputs being its results;
-    `sides` are gate and up as one product, which they are beside an adapter's ranks; `nf4` and
-    `nf4_gated` are products with 4-bit weights, with and without adapters;
-    `decode` is (query heads a kv head, head dim, kv heads); `prefill` is (head dim, query heads,
-    kv heads, window or 0).
+    `sides` are gate and up as one product, which they are beside an adapter's ranks; `nf4` are
+    products with 4-bit weights, with and without adapters; `decode` is (query heads a kv head,
+    head dim, kv heads); `prefill` is (head dim, query heads, kv heads, window or 0).
     """
 
     products: tuple[tuple[int, int], ...] = ()
@@ -50,7 +49,6 @@ class Shapes(NamedTuple):
     prefill: tuple[tuple[int, int, int, int], ...] = ()
     sides: tuple[tuple[int, int], ...] = ()
     nf4: tuple[tuple[int, int], ...] = ()
-    nf4_gated: tuple[tuple[int, int], ...] = ()
 
 
 class Processor(NamedTuple):
@@ -151,13 +149,6 @@ def _nf4(race: Race, processor: Processor) -> dict[str, Any]:
     return {"nf4": best, "nf4-whole": race.against_cublas(alone)}
 
 
-def _nf4_gated(race: Race, processor: Processor) -> dict[str, Any]:
-    """Return the winner of a gated product with 4-bit weights."""
-    N, K = race.shape
-    best = race.best(candidates.nf4_gated(N, K, race.rows))
-    return {"nf4-gated": race.against_cublas(best)}
-
-
 def _decode(race: Race, processor: Processor) -> dict[str, Any]:
     """Return the winner of decode attention."""
     _, head_dim, kv_heads = race.shape
@@ -174,10 +165,9 @@ def _prefill(race: Race, processor: Processor) -> dict[str, Any]:
 
 RUNNERS: dict[str, Callable[[Race, Processor], dict[str, Any]]] = {
     "products": _product, "gated": _gated, "decode": _decode, "prefill": _prefill,
-    "sides": _side, "nf4": _nf4, "nf4_gated": _nf4_gated,
+    "sides": _side, "nf4": _nf4,
 }  # fmt: skip
 ROWS = {
     "decode": DECODE_ROWS, "prefill": (0,), "sides": SIDE_ROWS, "nf4": NF4_ROWS,
-    "nf4_gated": NF4_ROWS,
 }  # fmt: skip
 """Row counts by kind, others PRODUCT_ROWS."""
