@@ -100,7 +100,7 @@ class Lookups(PlainOps):
 
     def input_gate(self, x: Tensor, gate: Leaf, extra_TP: Tensor, activation: str) -> Tensor:
         """See Ops."""
-        self._see_packed(gate)
+        self._see(gate)
         return super().input_gate(x, gate, extra_TP, activation)
 
 

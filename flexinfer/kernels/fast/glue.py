@@ -28,11 +28,13 @@ def act_mul_kernel(
     BLOCK: tl.constexpr,
     GELU: tl.constexpr,
     SPLIT: tl.constexpr,
+    BOTH: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """out[t, n] = act(gate[t, n]) * up[t, n], act rounded first; grid (T, N / BLOCK).
 
-    With SPLIT > 1 both are sums of as many parts, T rows apart, which are rounded first.
+    With SPLIT > 1 gate, and with BOTH up too, is a sum of as many parts, T rows apart, rounded
+    before it is used.
     """
     t = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -45,7 +47,8 @@ def act_mul_kernel(
     for s in tl.static_range(1, SPLIT):
         row = s * T.to(tl.int64) + t
         x += tl.load(gate + row * gate_stride + n, mask=mask, other=0.0)
-        y += tl.load(up + row * up_stride + n, mask=mask, other=0.0)
+        if BOTH:
+            y += tl.load(up + row * up_stride + n, mask=mask, other=0.0)
     x, y = x.to(dtype).to(tl.float32), y.to(dtype).to(tl.float32)
     act = (gelu_tanh(x) if GELU else silu(x)).to(dtype).to(tl.float32)
     value = act * y
@@ -57,7 +60,8 @@ def act_mul(
 ) -> Tensor:
     """Return act(gate) * up as [T, N] in `dtype`, that of `gate` by default.
 
-    Without `up`, `gate` [T, 2N] holds both side by side, or [S, T, 2N] fp32 partial sums of both.
+    Without `up`, `gate` [T, 2N] holds both side by side. Instead of [T, ...] it may be fp32 partial
+    sums [S, T, ...].
     """
     T = gate.shape[-2]
     N = gate.shape[-1] // 2 if up_TN is None else gate.shape[-1]
@@ -66,7 +70,7 @@ def act_mul(
     parts = len(gate) if gate.dim() == 3 else 1
     act_mul_kernel[(T, triton.cdiv(N, BLOCK))](
         gate, up, out, T, N, gate.stride(-2), up.stride(-2), BLOCK,
-        activation == "gelu_pytorch_tanh", parts, pdl, num_warps=4, launch_pdl=pdl,
+        activation == "gelu_pytorch_tanh", parts, up_TN is None, pdl, num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
     return out
 

@@ -231,4 +231,5 @@ class TritonOps:
         few = x.shape[0] <= GATE_ROWS or self._table.invariant
         if few and isinstance(gate, Dense) and gate.bias is None and gate_fits(gate.weight):
             return input_gate(x, gate.weight, extra_TP, activation)
-        return act_mul(self._whole(x, gate), activation, extra_TP)
+        product = self._product(x, gate, split=True)
+        return act_mul(product, activation, extra_TP, dtype=x.dtype)

@@ -43,6 +43,8 @@ def test_act_mul_of_partial_sums(parts: int, activation: str, dtype: torch.dtype
     sums = normal(parts, 5, 2 * 40) / parts
     both = sum(sums[1:], sums[0]).to(dtype)
     same(act_mul(sums, activation, dtype=dtype), gated(*both.chunk(2, 1), activation))
+    up = normal(5, 80, seed=1, dtype=dtype)
+    same(act_mul(sums, activation, up, dtype=dtype), gated(both, up, activation))
 
 
 @dtypes

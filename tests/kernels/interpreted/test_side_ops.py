@@ -62,11 +62,18 @@ def gated(ops: Any, x: Tensor, leaf: Adapted) -> Tensor:
     return result
 
 
+def input_gate(ops: Any, x: Tensor, leaf: Adapted) -> Tensor:
+    extra = normal(len(x), 3, WIDTH, seed=6)[:, 1]
+    result: Tensor = ops.input_gate(x, leaf, extra, "gelu_pytorch_tanh")
+    return result
+
+
 CALLS: dict[str, tuple[tuple[int, ...], Callable[[Any, Tensor, Adapted], Tensor]]] = {
     "project": ((5,), lambda ops, x, leaf: ops.project(x, leaf)),
     "linear": ((8,), lambda ops, x, leaf: ops.linear(x, leaf)),
     "heads": ((4, 0, 3), heads),
     "gated": ((4, 6), gated),
+    "input gate": ((5,), input_gate),
 }
 
 
