@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,14 @@ def place_of(tensor: Tensor) -> Place:
     return Place(tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 
+class Slot(NamedTuple):
+    """A parameter, a buffer or a child as a module holds it: `holder[key] is held`."""
+
+    holder: Mapping[str, Any]
+    key: str
+    held: Any
+
+
 class Borrowed:
     """Remembers where every tensor of a module lay when an engine was built over it."""
 
@@ -32,12 +41,18 @@ class Borrowed:
         """Take the places of parameters and buffers; nothing is copied."""
         self._module = module
         self._places = {name: place_of(tensor) for name, tensor in base_tensors(module).items()}
+        self._slots = _slots(module)
+        self._tensors = list(zip(base_tensors(module).values(), self._places.values(), strict=True))
 
     def check(self) -> None:
         """Raise StaleWeights if a tensor is gone or lies elsewhere: graphs would read the old one.
 
-        Values may change as they like; what PEFT wraps or injects moves nothing.
+        Values may change as they like; what PEFT wraps or injects moves nothing. A module that is
+        made as it was when it was last found right is not walked again, which takes milliseconds.
         """
+        same = all(slot.holder.get(slot.key) is slot.held for slot in self._slots)
+        if same and all(place_of(tensor) == place for tensor, place in self._tensors):
+            return
         now = base_tensors(self._module)
         for name, place in self._places.items():
             if name not in now or place_of(now[name]) != place:
@@ -46,3 +61,15 @@ class Borrowed:
                     f"{name} {how} since the engine was built",
                     hint="build the engine anew after moving, casting or replacing weights",
                 )
+        self._slots = _slots(self._module)
+        self._tensors = [(now[name], place) for name, place in self._places.items()]
+
+
+def _slots(module: nn.Module) -> list[Slot]:
+    """Return everything that the modules of a tree hold."""
+    return [
+        Slot(holder, key, held)
+        for owner in module.modules()
+        for holder in (owner._modules, owner._parameters, owner._buffers)
+        for key, held in holder.items()
+    ]

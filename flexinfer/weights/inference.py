@@ -22,6 +22,7 @@ from flexinfer.models.source import ModuleSource, is_adapters
 from flexinfer.weights.adapters.adapter import Adapter
 from flexinfer.weights.adapters.check import checked
 from flexinfer.weights.adapters.live import check_pristine, read_live
+from flexinfer.weights.adapters.many import copies_on
 from flexinfer.weights.adapters.merged import Merge, MergedWeights
 from flexinfer.weights.adapters.runtime import RuntimeWeights
 from flexinfer.weights.adapters.targets import Listening, Targets
@@ -39,13 +40,13 @@ AdapterSource = Adapter | nn.Module | str | Path
 
 def on(adapter: Adapter, device: torch.device, *, copy: bool = False) -> Adapter:
     """Return an adapter whose tensors lie on `device`; with `copy` they are its own."""
-
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().to(device, copy=copy)
-
+    held = [part for pair in adapter.pairs.values() for part in (pair.a, pair.b, pair.bias)]
+    given = [tensor for tensor in held if tensor is not None]
+    moved = copies_on(device, given) if copy else [tensor.detach().to(device) for tensor in given]
+    rest = iter(moved)
     pairs = {
         name: pair._replace(
-            a=moved(pair.a), b=moved(pair.b), bias=None if pair.bias is None else moved(pair.bias)
+            a=next(rest), b=next(rest), bias=None if pair.bias is None else next(rest)
         )
         for name, pair in adapter.pairs.items()
     }

@@ -22,6 +22,7 @@ from flexinfer.kernels.lora import Adapted
 from flexinfer.kernels.nf4 import Matrix, Nf4
 from flexinfer.models.source import Source
 from flexinfer.weights.adapters.adapter import Adapter, Pair
+from flexinfer.weights.adapters.many import copy_all
 from flexinfer.weights.adapters.targets import apart, grouped, matrix
 
 
@@ -92,17 +93,21 @@ class RuntimeWeights:
                 )
         with torch.no_grad():
             for name, side in self._sides.items():
-                _fill(side, self._biases[name], adapter.pairs.get(name))
+                _clear(side, self._biases[name], adapter.pairs.get(name))
+            used = [(self._sides[name], pair) for name, pair in adapter.pairs.items()]
+            scaled = torch._foreach_mul(
+                [pair.b.float() for _, pair in used], [float(pair.scale) for _, pair in used]
+            )
+            copy_all([side.a[: len(pair.a)] for side, pair in used], [pair.a for _, pair in used])
+            copy_all([side.b[:, : len(pair.a)] for side, pair in used], list(scaled))
 
 
-def _fill(side: Side, bias: Tensor | None, pair: Pair | None) -> None:
-    """Bring one adapter in, in place; without one the path gives zero; `bias` is the base's."""
+def _clear(side: Side, bias: Tensor | None, pair: Pair | None) -> None:
+    """Zero the ranks that an adapter does not use, and set the bias; `bias` is the base's."""
     used = 0 if pair is None else len(pair.a)
-    side.a[used:].zero_()
-    side.b[:, used:].zero_()
-    if pair is not None:
-        side.a[:used].copy_(pair.a)
-        side.b[:, :used].copy_(pair.b.float() * pair.scale)
+    if used < len(side.a):
+        side.a[used:].zero_()
+        side.b[:, used:].zero_()
     if side.bias is not None and bias is not None:
         side.bias.copy_(bias if pair is None or pair.bias is None else pair.bias)
 
