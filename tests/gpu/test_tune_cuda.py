@@ -109,7 +109,7 @@ def test_tuned_tiles_multiply_4_bit_weights_as_torch_does(timer: CudaTimer) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("rows", [16, 32, 64])
+@pytest.mark.parametrize("rows", [8, 16, 32, 64])
 def test_no_tile_that_is_tried_changes_a_4_bit_weight(rows: int, dtype: torch.dtype) -> None:
     """One input a row is 1, so the product is one weight: the bits of the reference, not near."""
     leaf = leaf_of(dtype)

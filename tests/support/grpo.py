@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import EngineConfig, ModelOptions, quiet
 from flexinfer.tasks.grpo.config import GrpoConfig
@@ -45,7 +47,9 @@ def config(folder: Path, **values: Any) -> GrpoConfig:
 
 
 @contextmanager
-def parts(family: str, settings: GrpoConfig, **engine: Any) -> Iterator[Parts]:
+def parts(
+    family: str, settings: GrpoConfig, *, dtype: torch.dtype = torch.float32, **engine: Any
+) -> Iterator[Parts]:
     """Assemble a run over a fresh tiny model of a family."""
     work = work_of(settings)
     engine_config = (
@@ -55,7 +59,7 @@ def parts(family: str, settings: GrpoConfig, **engine: Any) -> Iterator[Parts]:
     )
     with ExitStack() as stack:
         yield assemble(
-            loaded(fresh(family)),
+            loaded(fresh(family).to(dtype)),
             work,
             OPTIONS,
             engine_config,

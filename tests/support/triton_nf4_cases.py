@@ -25,7 +25,7 @@ OUTPUTS, INPUTS = 6144, 2560
 def nf4_cases(*, newest: bool) -> Iterator[tuple[str, Callable[[], None]]]:
     """Yield products with default tiles, in fp16 and fp32; with `newest` what tuning tries too."""
     table = TileTable({})
-    for rows in (1, 32, 64):
+    for rows in (1, 16, 32, 64):
         tile = table.nf4(rows, OUTPUTS, INPUTS, split=True)
         assert tile is not None
         yield f"nf4, untuned, {rows}", partial(product, rows, tile)
@@ -41,7 +41,7 @@ def nf4_cases(*, newest: bool) -> Iterator[tuple[str, Callable[[], None]]]:
 
 def tried() -> Iterator[tuple[str, Callable[[], None]]]:
     """Yield what tuning tries, every geometry once, least split first."""
-    for rows in (16, 32, 64):
+    for rows in (8, 16, 32, 64):
         families = candidates.nf4(OUTPUTS, INPUTS, rows, 132)
         for made in (family.tiles[0] for family in families):
             yield f"nf4 tried {rows} {list(made)}", partial(product, rows, made)

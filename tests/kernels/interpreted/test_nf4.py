@@ -78,7 +78,7 @@ def test_dequantised_bit_for_bit(dtype: torch.dtype, outputs: int) -> None:
     assert torch.equal(nf4_dequantise(w), w.weight())
 
 
-@pytest.mark.parametrize("rows", [16, 32, 64])
+@pytest.mark.parametrize("rows", [8, 16, 32, 64])
 def test_no_tile_that_is_tried_changes_a_weight(rows: int) -> None:
     """One input a row is 1, so the product is one weight: the bits of the reference, not near."""
     w = leaf(128, torch.float16, 512)
@@ -86,7 +86,7 @@ def test_no_tile_that_is_tried_changes_a_weight(rows: int) -> None:
     expected = w.weight().T[:: 512 // rows]
     tried = [tile for family in candidates.nf4(128, 512, rows, 132) for tile in family.tiles]
     assert len({tile.split for tile in tried}) > 1
-    assert {tile.form for tile in tried} == {APART, LEFT}
+    assert {tile.form for tile in tried} == ({APART, LEFT} if rows > 16 else {APART})
     for tile in tried:
         found = nf4_matmul(x, w, tile)
         assert torch.equal(found if tile.split == 1 else found.sum(0).half(), expected), tile

@@ -67,7 +67,8 @@ def untuned(rows: int, outputs: int, inputs: int, *, split: bool) -> Nf4Tile | N
             BK, parts = 128, wide
     if not few:
         return Nf4Tile(64, 64, BK, parts, 4, 2 if BK == 128 else 4, LEFT)
-    return Nf4Tile(16 if rows <= 16 else 32, 64, BK, parts, 2, 3 if BK == 128 else 5, APART)
+    BM = 8 if rows <= 8 else 16 if rows <= 16 else 32
+    return Nf4Tile(BM, 64, BK, parts, 2, 3 if BK == 128 else 5, APART)
 
 
 def _splits(turns: int, most: int) -> int:

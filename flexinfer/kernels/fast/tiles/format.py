@@ -116,7 +116,8 @@ def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
     if isinstance(tile, DecodeTile):
         return _block(tile.BN) and tile.split >= 1
     N, K = shape
-    sound = _block(tile.BM) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
+    rows = isinstance(tile, Nf4Tile) and tile.BM == 8  # there they are the narrow side of a product
+    sound = (rows or _block(tile.BM)) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
     divides = sound and N % tile.BN == 0 and K % (tile.split * tile.BK) == 0
     if isinstance(tile, Nf4Tile):
         known = tile.BK % 64 == 0 and tile.form in (APART, LEFT)

@@ -60,12 +60,12 @@ PREFILL = {
 
 NF4: Mapping[int, Mapping[int, Any]] = {
     APART: {
+        8: ((64, 128, 2, 3), (32, 128, 2, 4), (64, 256, 2, 2)),
         16: ((64, 128, 2, 3), (32, 128, 2, 4), (64, 256, 2, 2)),
         32: ((64, 128, 2, 3), (32, 128, 2, 4), (64, 64, 2, 4)),
         64: ((64, 64, 2, 4),),
     },
     LEFT: {
-        16: ((64, 128, 4, 3),),
         32: ((64, 128, 4, 2), (64, 128, 4, 3)),
         64: ((64, 128, 4, 2), (64, 128, 4, 3), (64, 64, 4, 4), (128, 64, 8, 3)),
     },
@@ -158,13 +158,14 @@ def _nf4_tiles(rows: int) -> Iterator[Nf4Tile]:
     """Yield the tiles of every form for `rows` rows, not split."""
     for form, by_rows in NF4.items():
         for BM in _nf4_rows(rows):
-            for BN, BK, warps, stages in by_rows[BM]:
+            for BN, BK, warps, stages in by_rows.get(BM, ()):
                 yield Nf4Tile(BM, BN, BK, 1, warps, stages, form)
 
 
 def _nf4_rows(rows: int) -> tuple[int, ...]:
     """Return the BM to try: rows beyond 64 dequantise anew, as those beyond a smaller BM do."""
-    return (16,) if rows <= 16 else (32,) if rows <= 32 else (32, 64) if rows <= 64 else (64,)
+    least = next((BM for BM in (8, 16, 32) if rows <= BM), 64)
+    return (32, 64) if 32 < rows <= 64 else (least,)
 
 
 def decode(rows: int, head_dim: int, kv_heads: int, processors: int) -> list[Family]:

@@ -29,7 +29,7 @@ from flexinfer.kernels.fast.tuning.race import Race, Timer
 PRODUCT_ROWS = (1, 16, 32, 64, 128, 256)
 SIDE_ROWS = (1, 16, 32, 64)
 """Rows of products that only an adapter's side path looks up."""
-NF4_ROWS = (1, 16, 32, 64, 128)
+NF4_ROWS = (8, 16, 32, 64, 128)
 """Rows of products with 4-bit weights: beyond the last they are dequantised, for cuBLAS."""
 DECODE_ROWS = (1, 32, 64, 256)
 
