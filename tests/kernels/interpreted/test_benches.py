@@ -47,7 +47,7 @@ def test_products_with_4_bit_weights(
     monkeypatch.setattr(benches, "WIDEST_READ", widest)
     made = bench("nf4", (128, 256), 5)
     assert made.expected.shape == (5, results)
-    assert close_to(made.launch(0, Nf4Tile(16, 64, 64, split, 4, 3)), made.expected)
+    assert close_to(made.launch(0, Nf4Tile(16, 64, 64, split, 2, 3)), made.expected)
 
 
 def test_decode(monkeypatch: pytest.MonkeyPatch) -> None:

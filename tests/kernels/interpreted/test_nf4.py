@@ -31,7 +31,7 @@ def leaf(outputs: int, dtype: torch.dtype = torch.float32, inputs: int = INPUTS)
 @pytest.mark.parametrize("split", [1, 3])
 def test_each_share_is_the_product_of_its_inputs(rows: int, split: int, form: int) -> None:
     x, w = normal(rows, INPUTS), leaf(64)
-    found = nf4_matmul(x, w, Nf4Tile(16, 32, 64, split, 4, 3, form))
+    found = nf4_matmul(x, w, Nf4Tile(16, 32, 64, split, 2, 3, form))
     assert found.dtype == torch.float32
     assert found.shape == ((rows, 64) if split == 1 else (split, rows, 64))
     shares = zip(x.chunk(split, 1), w.weight().chunk(split, 1), strict=True)
@@ -41,13 +41,19 @@ def test_each_share_is_the_product_of_its_inputs(rows: int, split: int, form: in
 @forms
 def test_several_blocks_a_turn(form: int) -> None:
     x, w = normal(5, INPUTS), leaf(64)
-    close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 4, 3, form)), w(x), 1e-4)
+    close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 2, 3, form)), w(x), 1e-4)
+
+
+@pytest.mark.parametrize("warps", [1, 2, 4])
+def test_however_many_warps_share_a_turn(warps: int) -> None:
+    x, w = normal(5, INPUTS), leaf(64)
+    close(nf4_matmul(x, w, Nf4Tile(8, 32, 128, 1, warps, 3, APART)), w(x), 1e-4)
 
 
 @forms
 def test_outputs_that_no_tile_divides(form: int) -> None:
     x, w = normal(5, INPUTS), leaf(80)
-    close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 4, 3, form)), w(x), 1e-4)
+    close(nf4_matmul(x, w, Nf4Tile(16, 32, 128, 1, 2, 3, form)), w(x), 1e-4)
 
 
 @forms
@@ -55,7 +61,7 @@ def test_outputs_that_no_tile_divides(form: int) -> None:
 @pytest.mark.parametrize("split", [1, 3])
 def test_beside_the_ranks_of_a_side_path(split: int, ranks: int, form: int) -> None:
     x, w, a = normal(19, INPUTS), leaf(80), normal(ranks, INPUTS, seed=3)
-    found = nf4_lora_matmul(x, w, a, Nf4Tile(16, 32, 64, split, 4, 3, form))
+    found = nf4_lora_matmul(x, w, a, Nf4Tile(16, 32, 64, split, 2, 3, form))
     assert found.shape == (split, 19, w.rows + ranks)
     assert found.dtype == torch.float32
     shares = [m.chunk(split, 1) for m in (x, torch.cat((w.weight(), a)))]
@@ -66,7 +72,7 @@ def test_beside_the_ranks_of_a_side_path(split: int, ranks: int, form: int) -> N
 def test_nothing_is_written_between_rows(form: int) -> None:
     """Rows are aligned: what lies between them stays as it was."""
     w, a = leaf(80, inputs=64), normal(3, 64, seed=3)
-    found = nf4_lora_matmul(normal(5, 64), w, a, Nf4Tile(16, 32, 64, 1, 4, 3, form))
+    found = nf4_lora_matmul(normal(5, 64), w, a, Nf4Tile(16, 32, 64, 1, 2, 3, form))
     assert found.stride(1) == 96
     assert torch.as_strided(found, (4, 13), (96, 1), 83).isnan().all()
 

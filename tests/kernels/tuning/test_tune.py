@@ -152,7 +152,7 @@ def test_few_tiles_of_4_bit_weights_are_compiled() -> None:
         for trial in timer.trials
         if trial.tile
     }
-    assert 15 < len(compiled) < 35, len(compiled)
+    assert 15 < len(compiled) < 50, len(compiled)
 
 
 def test_without_tma_no_tile_uses_it() -> None:

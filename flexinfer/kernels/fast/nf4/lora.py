@@ -12,7 +12,7 @@ from torch import Tensor
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 from flexinfer.kernels.fast.lora.low import room
 from flexinfer.kernels.fast.nf4.lut import table_of
-from flexinfer.kernels.fast.nf4.tile import DTYPES, Nf4Tile, check_nf4, look_up, words_of
+from flexinfer.kernels.fast.nf4.tile import DTYPES, Nf4Tile, check_nf4, look_up, ways, words_of
 from flexinfer.kernels.fast.nf4.turns import share, store_block
 from flexinfer.kernels.fast.tile import load_block
 from flexinfer.kernels.nf4 import Nf4
@@ -25,7 +25,8 @@ LEAST_RANKS = 16
 def nf4_lora_kernel(
     x, words, w, absmax, code, a, out, M, N, R, K, per, stride,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
-    LUT: tl.constexpr, FORM: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
+    LUT: tl.constexpr, FORM: tl.constexpr, WAYS: tl.constexpr, dtype: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """out[s, m] = x[m] w^T, then x[m] a^T, over share s.
 
@@ -40,22 +41,21 @@ def nf4_lora_kernel(
     await_inputs(PDL)
     if low >= 0:
         r0 = low * BR
-        sums = tl.zeros([BM, BR], dtype=tl.float32)
+        low_sums = tl.zeros([BM, BR], dtype=tl.float32)
         for k in tl.range(part * per, part * per + per, BK, num_stages=STAGES):
             ranks = load_block(a, r0, k, R, K, BR, BK, 0)
             inputs = load_block(x, m0, k, M, K, BM, BK, 0)
-            sums = tl.dot(inputs, ranks.T, sums, input_precision="ieee")
+            low_sums = tl.dot(inputs, ranks.T, low_sums, input_precision="ieee")
         release_next(PDL)
-        store_block(sums, out, m0, r0, N + r0, part, M, R, stride, BM, BR)
+        store_block(low_sums, out, m0, r0, N + r0, part, M, R, stride, BM, BR)
     else:
         n0 = block * BN
-        acc = tl.zeros([BN, BM], dtype=tl.float32)
-        acc = share(
-            acc, words, w, absmax, table, n0, m0, part * per, per, M, N, K,
-            BM, BN, BK, STAGES, LUT, FORM, dtype,
+        sums = share(
+            words, w, absmax, table, n0, m0, part * per, per, M, N, K,
+            BM, BN, BK, STAGES, LUT, FORM, WAYS, dtype,
         )  # fmt: skip
         release_next(PDL)
-        store_block(acc.T, out, m0, n0, n0, part, M, N, stride, BM, BN)
+        store_block(sums, out, m0, n0, n0, part, M, N, stride, BM, BN)
 
 
 def nf4_lora_matmul(x_MK: Tensor, leaf: Nf4, a_RK: Tensor, tile: Nf4Tile) -> Tensor:
@@ -75,6 +75,7 @@ def nf4_lora_matmul(x_MK: Tensor, leaf: Nf4, a_RK: Tensor, tile: Nf4Tile) -> Ten
     nf4_lora_kernel[grid](
         x_MK, words_of(x_MK, tile), leaf.packed, leaf.absmax, leaf.code, a_RK, out, M, N, R, K,
         K // tile.split, out.stride(1), tile.BM, tile.BN, BR, tile.BK, tile.stages,
-        look_up(), tile.form, DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
+        look_up(), tile.form, ways(tile), DTYPES[leaf.dtype], pdl,
+        num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out

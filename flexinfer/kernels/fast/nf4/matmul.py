@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 from flexinfer.kernels.fast.nf4.lut import table_of
-from flexinfer.kernels.fast.nf4.tile import DTYPES, Nf4Tile, check_nf4, look_up, words_of
+from flexinfer.kernels.fast.nf4.tile import DTYPES, Nf4Tile, check_nf4, look_up, ways, words_of
 from flexinfer.kernels.fast.nf4.turns import share, store_block, weights_of
 from flexinfer.kernels.nf4 import Nf4
 
@@ -25,21 +25,20 @@ from flexinfer.kernels.nf4 import Nf4
 def nf4_matmul_kernel(
     x, w, absmax, code, out, M, N, K, per,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, LUT: tl.constexpr,
-    FORM: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
+    FORM: tl.constexpr, WAYS: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[s, m, n] = sum over inputs [s * per, (s + 1) * per); grid (N / BN, K / per, M / BM)."""
     n0 = tl.program_id(0) * BN
     part = tl.program_id(1)
     m0 = tl.program_id(2) * BM
-    acc = tl.zeros([BN, BM], dtype=tl.float32)
     table = table_of(code, LUT)
     await_inputs(PDL)
-    acc = share(
-        acc, x, w, absmax, table, n0, m0, part * per, per, M, N, K,
-        BM, BN, BK, STAGES, LUT, FORM, dtype,
+    sums = share(
+        x, w, absmax, table, n0, m0, part * per, per, M, N, K,
+        BM, BN, BK, STAGES, LUT, FORM, WAYS, dtype,
     )  # fmt: skip
     release_next(PDL)
-    store_block(acc.T, out, m0, n0, n0, part, M, N, N, BM, BN)
+    store_block(sums, out, m0, n0, n0, part, M, N, N, BM, BN)
 
 
 @triton.jit
@@ -74,8 +73,8 @@ def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> Tensor:
     grid = (triton.cdiv(N, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     nf4_matmul_kernel[grid](
         words_of(x_MK, tile), leaf.packed, leaf.absmax, leaf.code, out, M, N, K, K // tile.split,
-        tile.BM, tile.BN, tile.BK, tile.stages, look_up(), tile.form, DTYPES[leaf.dtype], pdl,
-        num_warps=tile.warps, launch_pdl=pdl,
+        tile.BM, tile.BN, tile.BK, tile.stages, look_up(), tile.form, ways(tile),
+        DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 

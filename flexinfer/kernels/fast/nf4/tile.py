@@ -24,6 +24,8 @@ WIDE_BLOCKS = 512
 """The same where a block takes 64 rows, whose partial sums are longer."""
 APART, LEFT = 0, 1
 """Forms: even and odd weights apart, or joined as the left operand."""
+LEAST_SHARE = 32
+"""Inputs of a turn that a warp has at least: tensor cores take 16 even ones and 16 odd ones."""
 DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
@@ -48,13 +50,18 @@ def look_up() -> int:
     return PLAIN if triton.knobs.runtime.interpret else SHUFFLE
 
 
+def ways(tile: Nf4Tile) -> int:
+    """Return among how many warps a turn's inputs are shared out."""
+    return tile.warps if tile.form == APART else 1
+
+
 def untuned(rows: int, outputs: int, inputs: int, *, split: bool) -> Nf4Tile | None:
     """Return a tile that fits any device, None where the product is for cuBLAS, dequantised.
 
-    A block takes 64 outputs and all rows: up to 32 with two warps, more with a warp group. In both
-    no weight goes through shared memory once it is dequantised. K is split, where the consumer adds
-    partial sums, as far as there are not too many blocks; where that leaves less than half of them,
-    a turn takes fewer inputs, if it splits further then.
+    A block takes 64 outputs and all rows, with four warps. No weight goes through shared memory
+    once it is dequantised. K is split, where the consumer adds partial sums, as far as there are
+    not too many blocks; where that leaves less than half of them, a turn takes fewer inputs, if it
+    splits further then.
     """
     few = rows <= 32
     if rows > ROWS or inputs % 64:
@@ -68,7 +75,7 @@ def untuned(rows: int, outputs: int, inputs: int, *, split: bool) -> Nf4Tile | N
     if not few:
         return Nf4Tile(64, 64, BK, parts, 4, 2 if BK == 128 else 4, LEFT)
     BM = 8 if rows <= 8 else 16 if rows <= 16 else 32
-    return Nf4Tile(BM, 64, BK, parts, 2, 3 if BK == 128 else 5, APART)
+    return Nf4Tile(BM, 64, BK, parts, BK // LEAST_SHARE, 3 if BK == 128 else 5, APART)
 
 
 def _splits(turns: int, most: int) -> int:
@@ -84,6 +91,7 @@ def check_nf4(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> None:
     assert leaf.packed.is_contiguous(), "bytes must be row-major"
     assert leaf.absmax.is_contiguous(), "scales must be row-major"
     assert tile.BK % 64 == 0, tile
+    assert LEAST_SHARE * ways(tile) <= tile.BK, tile
 
 
 def words_of(x: Tensor, tile: Nf4Tile) -> Tensor:

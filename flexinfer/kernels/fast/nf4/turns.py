@@ -1,13 +1,14 @@
 """What a turn of a product with packed NF4 weights does, inside kernels: load, look up, multiply.
 
-A byte holds the weights of inputs 2j (high half) and 2j + 1, so a turn makes two products: of the
-even inputs with the high halves and of the odd ones with the low. `x` is read as words of two
-inputs, which come apart in registers, so neither side is rearranged: form APART. In form LEFT the
-halves are joined as the left operand, and `x` goes from global to shared memory and from there to
-the tensor cores as it is; it wants a warp group (4 warps) and a block of 64 rows of weights.
+A byte holds the weights of inputs 2j (high half) and 2j + 1. Form APART, for few rows: a turn makes
+two products, of the even inputs with the high halves and of the odd ones with the low; `x` is read
+as words of two inputs, which come apart in registers, so neither side is rearranged. The warps of a
+block share out a turn's inputs (W ways) and add their sums at the end: so they can be many without
+many partial sums, and no warp reads what another does. Form LEFT, for more rows: the halves are
+joined as the left operand, and `x` goes from global to shared memory and from there to the tensor
+cores as it is; it wants a warp group (4 warps) and a block of 64 rows of weights.
 
-Sums are [BN, BM].
-Shape letters: M rows, N outputs, K inputs, G blocks of 64 inputs.
+Shape letters: M rows, N outputs, K inputs, G blocks of 64 inputs, W ways.
 """
 
 from __future__ import annotations
@@ -44,31 +45,46 @@ def weights_of(
 
 
 @triton.jit
-def turn(acc, even, odd, x, FORM: tl.constexpr, dtype: tl.constexpr):
-    """Add to acc the products of even and odd weights with inputs [BM, BK], or words of them."""
-    if FORM == 0:
-        x_even, x_odd = inputs_of(x, dtype)
-        acc = tl.dot(even, x_even.T, acc, input_precision="ieee")
-        acc = tl.dot(odd, x_odd.T, acc, input_precision="ieee")
-    else:
-        joined = tl.reshape(tl.join(even, odd), [even.shape[0], 2 * even.shape[1]])
-        acc = tl.dot(joined, x.T, acc, input_precision="ieee")
-    return acc
+def shared_out(half, R: tl.constexpr, C: tl.constexpr, WAYS: tl.constexpr):
+    """Return a matrix [R, C] as [W, R, C / W], a way a share of the columns."""
+    return tl.permute(tl.reshape(half, [R, WAYS, C // WAYS]), (1, 0, 2))
+
+
+@triton.jit
+def turn_apart(
+    acc, even, odd, words, BM: tl.constexpr, BN: tl.constexpr, BH: tl.constexpr,
+    WAYS: tl.constexpr, dtype: tl.constexpr,
+):  # fmt: skip
+    """Add to acc [W, BN, BM] the products of weights [BN, BH] with words of inputs [BM, BH]."""
+    x_even, x_odd = inputs_of(words, dtype)
+    x_even = tl.permute(shared_out(x_even, BM, BH, WAYS), (0, 2, 1))
+    x_odd = tl.permute(shared_out(x_odd, BM, BH, WAYS), (0, 2, 1))
+    acc = tl.dot(shared_out(even, BN, BH, WAYS), x_even, acc, input_precision="ieee")
+    return tl.dot(shared_out(odd, BN, BH, WAYS), x_odd, acc, input_precision="ieee")
 
 
 @triton.jit
 def share(
-    acc, x, w, absmax, table, n0, m0, first, per, M, N, K,
+    x, w, absmax, table, n0, m0, first, per, M, N, K,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, LUT: tl.constexpr,
-    FORM: tl.constexpr, dtype: tl.constexpr,
+    FORM: tl.constexpr, WAYS: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
-    """Add to acc the products over `per` inputs from `first` on."""
-    WORD: tl.constexpr = 1 if FORM else 2
-    for k in tl.range(first, first + per, BK, num_stages=STAGES):
-        even, odd = weights_of(w, absmax, table, n0, k, N, K, BN, BK, LUT, dtype)
-        inputs = load_block(x, m0, k // WORD, M, K // WORD, BM, BK // WORD, 0)
-        acc = turn(acc, even, odd, inputs, FORM, dtype)
-    return acc
+    """Return the products [BM, BN] over `per` inputs from `first` on; `x`: words if APART."""
+    if FORM == 0:
+        sums = tl.zeros([WAYS, BN, BM], dtype=tl.float32)
+        for k in tl.range(first, first + per, BK, num_stages=STAGES):
+            even, odd = weights_of(w, absmax, table, n0, k, N, K, BN, BK, LUT, dtype)
+            words = load_block(x, m0, k // 2, M, K // 2, BM, BK // 2, 0)
+            sums = turn_apart(sums, even, odd, words, BM, BN, BK // 2, WAYS, dtype)
+        acc = tl.sum(sums, 0)
+    else:
+        acc = tl.zeros([BN, BM], dtype=tl.float32)
+        for k in tl.range(first, first + per, BK, num_stages=STAGES):
+            even, odd = weights_of(w, absmax, table, n0, k, N, K, BN, BK, LUT, dtype)
+            inputs = load_block(x, m0, k, M, K, BM, BK, 0)
+            joined = tl.reshape(tl.join(even, odd), [BN, BK])
+            acc = tl.dot(joined, inputs.T, acc, input_precision="ieee")
+    return acc.T
 
 
 @triton.jit

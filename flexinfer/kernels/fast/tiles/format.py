@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.nf4.tile import APART, LEFT, Nf4Tile
+from flexinfer.kernels.fast.nf4.tile import APART, LEAST_SHARE, LEFT, Nf4Tile, ways
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile import Tile
 
@@ -121,6 +121,7 @@ def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
     divides = sound and N % tile.BN == 0 and K % (tile.split * tile.BK) == 0
     if isinstance(tile, Nf4Tile):
         known = tile.BK % 64 == 0 and tile.form in (APART, LEFT)
+        known &= LEAST_SHARE * ways(tile) <= tile.BK
     else:
         known = tile.tma in (0, 1)
     return divides and known and (kind in ("matmul", "nf4") or tile.split == 1)
