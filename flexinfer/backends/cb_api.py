@@ -22,6 +22,7 @@ OLDER = {"page_size": "block_size"}
 """A setting -> what it was called before."""
 NEEDED = frozenset({"page_size", "max_requests_per_batch", "return_logprobs", "seed"})
 """What no release may be without, told before any weights are loaded."""
+TELLS = "fail_and_deliver"
 SWITCH = "auto_switch_to_flash"
 PAGED = "paged|"
 
@@ -40,9 +41,16 @@ class Work(NamedTuple):
 
 
 def check_continuous_batching() -> None:
-    """Raise EnvironmentUnfit where transformers' continuous batching is not the one driven here."""
+    """Raise EnvironmentUnfit where transformers' continuous batching is not the one driven here.
+
+    Before 5.17 its loop could end without a word to the requests that were in it.
+    """
     batching_config(dict.fromkeys(NEEDED))
     workload_hints(Work(0, 0, 0))
+    from transformers.generation.continuous_batching.continuous_api import OutputRouter
+
+    if TELLS not in vars(OutputRouter):
+        raise _unfit(f"OutputRouter.{TELLS}")
 
 
 def batching_config(settings: Mapping[str, Any]) -> ContinuousBatchingConfig:
@@ -90,5 +98,5 @@ def _unfit(missing: str) -> EnvironmentUnfit:
     return EnvironmentUnfit(
         f"hf-cb: the continuous batching of transformers {version('transformers')} has no "
         f"{missing}",
-        hint="pip install --upgrade transformers, or take another back end",
+        hint='pip install "transformers>=5.17", or take another back end',
     )

@@ -52,7 +52,10 @@ def joined(device: Device) -> Iterator[None]:
     import torch
     from accelerate import PartialState
 
-    PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
+    on_cpu = device == "cpu" or not torch.cuda.is_available()
+    if on_cpu:  # accelerate's own name is cpu:0, to which transformers 5.17 loads no optimizer
+        os.environ.setdefault("ACCELERATE_TORCH_DEVICE", "cpu")
+    PartialState(cpu=on_cpu)
     yield
     PartialState().destroy_process_group()
 
