@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "tiny-gemma4"
 MOST_AT_ONCE = 256
-"""Completions that are rolled out at a time where --max-batch-size is not given."""
+"""Completions that are rolled out at a time where --max-batch-size is not given.
+
+Where a step has fewer, the batch may grow for held-out problems (tasks.grpo.plan.scoring).
+"""
 
 
 def train_grpo(
@@ -56,10 +59,10 @@ def train_grpo(
 
     options, hf_options = _options(model, engine.seed), RolloutOptions(**vars(hf))
     config = _config(data, batch, optimizer, rollout, run, engine.seed).filled(options.model)
-    at_once = min(config.completions_per_step, MOST_AT_ONCE)
-    engine_config = engine.config(None if engine.max_batch_size else at_once)
+    at_once, widen = min(config.completions_per_step, MOST_AT_ONCE), not engine.max_batch_size
+    engine_config = engine.config(at_once if widen else None)
     if plan.dry_run:
-        return _dry_run(options, engine_config, config, hf_options, common)
+        return _dry_run(options, engine_config, config, hf_options, common, widen)
     first = is_first()
     with (
         redirect_stdout(sys.stderr),  # a reward may print what it likes
@@ -75,6 +78,7 @@ def train_grpo(
             progress.report,
             progress.notice,
             progress.add,
+            widen=widen,
         )
     if first:
         print_data(render(report, common.as_json))
@@ -87,15 +91,17 @@ def _dry_run(
     config: GrpoConfig,
     rollout_options: RolloutOptions,
     common: CommonFlags,
+    widen: bool,
 ) -> int:
     """Show what a run would do and need; what it would refuse by its name is refused here, too."""
     from flexinfer.tasks.grpo.names import check_names, check_work
     from flexinfer.tasks.grpo.plan.run import plan_run, render
+    from flexinfer.tasks.grpo.plan.scoring import held_out_of
 
     check_names(config)
     rollout_options.check(config.rollout)
     check_work(config)
-    planned = plan_run(options, engine, config)
+    planned = plan_run(options, engine, config, held_out=held_out_of(config), widen=widen)
     with Console(quiet=common.quiet) as console:
         for line in planned.notices:
             console.notice(line)

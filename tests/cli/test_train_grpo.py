@@ -149,6 +149,21 @@ def test_a_plan_that_does_not_fit_is_exit_4(command: Any) -> None:
     assert "does not fit" in result.stdout
 
 
+@pytest.mark.parametrize(("words", "at_once"), [((), 64), (("--max-batch-size", "8"), 8)])
+def test_held_out_problems_have_a_batch_of_their_own(
+    words: tuple[str, ...], at_once: int, command: Any
+) -> None:
+    """However small a step is; a size that was given is kept."""
+    result = command(
+        "train-grpo", "--dry-run", "--json", "--device", "cpu", "--num-generations", "2",
+        "--per-device-batch-size", "2", "--gradient-accumulation-steps", "1", *words,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    plan = json.loads(result.stdout)
+    assert plan["batch"]["completions_per_step"] == 2
+    assert (plan["scored_at_once"], plan["kv"]["sequences"]) == (at_once, at_once)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

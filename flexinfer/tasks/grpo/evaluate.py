@@ -25,7 +25,8 @@ def scored(
         return None
     assert config.max_completion_length is not None
     rollout.backend.refresh()
-    with own_threads(parts.loaded.module):
+    doing = f"scoring held-out {parts.problems.name}"
+    with own_threads(parts.loaded.module), parts.stages.told_as(doing, len(rows)):
         share = accuracy(rollout.backend, parts.encode, rows, config.max_completion_length)
     notice(f"held-out {parts.problems.name} {when} training: {share:.1%} of {len(rows)} right")
     return share

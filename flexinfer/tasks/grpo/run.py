@@ -42,10 +42,13 @@ def run_grpo(
     report: Report = quiet,
     notice: Callable[[str], None] = lambda line: None,
     on_step: Callable[[StepRecord], None] = lambda record: None,
+    *,
+    widen: bool = False,
 ) -> GrpoReport:
     """Train, and write the adapter, the statistics and the rollouts as they come.
 
-    `notice` hears what runs and why, `on_step` the record of each optimizer step. Raises
+    `notice` hears what runs and why, `on_step` the record of each optimizer step. With `widen` the
+    batch of `engine_config` was nobody's choice and may grow for held-out problems. Raises
     UsageError, EnvironmentUnfit or NotEnoughMemory where it cannot be done, and KeyboardInterrupt
     once a checkpoint of the last whole step is saved.
     """
@@ -79,11 +82,11 @@ def run_grpo(
         stack.enter_context(joined(options.device))
         loaded = load(replace(options, lora_mode=None), report)  # the adapter comes later
         parts = assemble(
-            loaded, work, options, engine_config, config, rollout_options, report, stack
+            loaded, work, options, engine_config, config, rollout_options, report, stack, widen
         )
         for line in parts.notices:
             notice(line)
-        head = _head(options, engine_config, config, rollout_options, parts, started_at)
+        head = _head(options, config, rollout_options, parts, started_at)
         if done:
             steps = read_steps(config.stats_file, done)
             head = replace(head, steps=steps, train_wall_s=sum(step.step_s for step in steps))
@@ -118,6 +121,7 @@ def _train(
     """Score the base, train, score the policy and save it."""
     from flexinfer.tasks.grpo.checkpoints import save
     from flexinfer.tasks.grpo.evaluate import scored
+    from flexinfer.tasks.grpo.heap import settled_heap
     from flexinfer.tasks.grpo.interrupts import StepBoundary
     from flexinfer.tasks.grpo.recorder import Recorder
 
@@ -125,7 +129,7 @@ def _train(
     trainer.add_callback(Recorder(trainer, parts.rollout, log))
     trainer.add_callback(boundary)
     log.update(accuracy_before=scored(parts, config, "before", notice))
-    with boundary.saving(trainer):
+    with boundary.saving(trainer), settled_heap():
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
     log.update(adapter_path=str(save(trainer, config.output_dir, parts.loaded.name)))
     log.update(accuracy_after=scored(parts, config, "after", notice))
@@ -133,7 +137,6 @@ def _train(
 
 def _head(
     options: ModelOptions,
-    engine: EngineConfig,
     config: GrpoConfig,
     rollout_options: RolloutOptions,
     parts: Parts,
@@ -144,7 +147,7 @@ def _head(
 
     settings: dict[str, Any] = {
         "model": asdict(options),
-        "engine": asdict(engine),
+        "engine": asdict(parts.engine),
         "grpo": asdict(config),
         "rollout": asdict(rollout_options),
     }

@@ -23,6 +23,7 @@ from flexinfer.tasks.grpo import processes
 from flexinfer.tasks.grpo.arguments import checked
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.correction import Correction
+from flexinfer.tasks.grpo.plan.scoring import widened_beside
 from flexinfer.tasks.grpo.problems.choose import choose_problems
 from flexinfer.tasks.grpo.problems.length import within_length
 from flexinfer.tasks.grpo.problems.problem_set import Encode, Problems, Prompt, Row
@@ -30,6 +31,7 @@ from flexinfer.tasks.grpo.problems.table import as_dataset
 from flexinfer.tasks.grpo.rewards.choose import check_answers, choose_rewards
 from flexinfer.tasks.grpo.rewards.sample import RewardFunc
 from flexinfer.tasks.grpo.rollout import Rollout
+from flexinfer.tasks.grpo.stages import Stages
 from flexinfer.tasks.grpo.trainer import OnPolicyGRPOTrainer
 from flexinfer.weights.adapters.check import NO_EFFECT
 from flexinfer.weights.load import LoadedModel
@@ -37,12 +39,17 @@ from flexinfer.weights.load import LoadedModel
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """A run that is ready to begin; `rollout` is None where TRL rolls out itself (vLLM)."""
+    """A run that is ready to begin; `rollout` is None where TRL rolls out itself (vLLM).
+
+    `stages` hears what the rollout's back end reports; `engine` is what it was opened with.
+    """
 
     loaded: LoadedModel
     problems: Problems
     encode: Encode
     rollout: Rollout | None
+    stages: Stages
+    engine: EngineConfig
     trainer: OnPolicyGRPOTrainer
     notices: tuple[str, ...]
 
@@ -130,10 +137,12 @@ def assemble(
     rollout_options: RolloutOptions,
     report: Report,
     stack: ExitStack,
+    widen: bool = False,
 ) -> Parts:
     """Adapt a loaded model, open the back end (`stack` closes it) and build the trainer.
 
-    Raises UsageError, EnvironmentUnfit or NotEnoughMemory as its parts do.
+    With `widen` the batch of `engine` may grow for held-out problems (see plan.scoring). Raises
+    UsageError, EnvironmentUnfit or NotEnoughMemory as its parts do.
     """
     encode = encoder(loaded, options)
     problems = within_length(work.problems, encode, config.max_prompt_length)
@@ -142,10 +151,13 @@ def assemble(
     assert config.max_completion_length is not None
     every = chain(problems.rows, problems.held_out)
     engine = with_room(engine, config.max_completion_length, every, encode)
-    notices, rollout = loaded.notices, None
+    if widen:
+        held_out = len(problems.held_out)
+        engine = widened_beside(options, engine, config, held_out, processes.count())
+    notices, rollout, stages = loaded.notices, None, Stages(report)
     if config.rollout != "vllm":
         backend = open_live(
-            config.rollout, loaded, model, engine, rollout_options, options.lora_mode, report
+            config.rollout, loaded, model, engine, rollout_options, options.lora_mode, stages
         )
         stack.enter_context(closing(backend))
         # a fresh adapter changes nothing yet, as it should: that is no news
@@ -157,6 +169,8 @@ def assemble(
         problems=problems,
         encode=encode,
         rollout=rollout,
+        stages=stages,
+        engine=engine,
         trainer=_trainer(loaded, model, problems, work.rewards, config, rollout),
         notices=(*notices, *problems.notices, *said(config, problems)),
     )

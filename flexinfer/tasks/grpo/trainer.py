@@ -15,6 +15,8 @@ from trl import GRPOTrainer
 
 from flexinfer.errors import FlexinferError, StaleWeights, UsageError, WriteFailed, one_line
 from flexinfer.tasks.grpo.correction import LOSSES, Correction, Gap, gap_between
+from flexinfer.tasks.grpo.narrow import narrowed
+from flexinfer.tasks.grpo.uncast import casting, plain_layers
 
 
 class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type stubs
@@ -35,6 +37,8 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
                 hint=f"take one of {', '.join(LOSSES)}, or correction=Correction('none')",
             )
         self.gap: Gap | None = None
+        # under autocast alone: without it, the masters' dtype is the product's
+        self._uncast = plain_layers(self.model) if self.accelerator.native_amp else ()
         self._pending: dict[str, Any] | None = None
 
     def take_gap(self) -> Gap | None:
@@ -66,7 +70,8 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Roll out; raises StaleWeights, or FlexinferError for a log-probability that is none."""
-        scored: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        with casting(self._uncast, True):  # a back end may run the module without autocast
+            scored: dict[str, Any] = super()._generate_and_score_completions(inputs)
         step = self.state.global_step
         version = inputs[0].get("policy_version", step)  # where the rollout tells it
         if version != step:
@@ -79,9 +84,15 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
             )
         return scored
 
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """TRL's step of a micro-batch, forward and backward, without casts that change no bit."""
+        with casting(self._uncast, False):
+            loss: Tensor = super().training_step(*args, **kwargs)
+        return loss
+
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Weight the advantages of a micro-batch, then TRL's loss."""
-        self._pending = dict(inputs)
+        """Weight the advantages of a micro-batch, then TRL's loss, on no more columns than used."""
+        self._pending = narrowed(dict(inputs))
         loss: Tensor = super()._compute_loss(model, self._pending)
         assert self._pending is None, "TRL's loss reads no log-probabilities of its own any more"
         return loss

@@ -39,6 +39,13 @@ def needed(parts: Sequence[Part], cache: Part) -> int:
     return total(every, "always") + passing
 
 
+def room_for(parts: Sequence[Part], phase: Phase, n_bytes: int) -> int:
+    """Return what of `n_bytes` a cache of this phase may take beside all the parts."""
+    if phase == "always":
+        return n_bytes - needed(parts, Part("KV cache", phase, 0))
+    return n_bytes - total(parts, "always") - total(parts, phase)
+
+
 def advice(
     parts: Sequence[Part], options: ModelOptions, config: GrpoConfig, cache: Part
 ) -> tuple[str, ...]:

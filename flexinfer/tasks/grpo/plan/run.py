@@ -18,26 +18,22 @@ from flexinfer.tasks.environment import document, now
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.batch import BatchPlan, batch_plan, chosen
 from flexinfer.tasks.grpo.plan.fit import Part, advice, kv_phase, needed
-from flexinfer.tasks.grpo.plan.model import Outline, outline
-from flexinfer.tasks.grpo.plan.passing import KV, activation_bytes, kv_of, prefill_bytes
-from flexinfer.tasks.grpo.plan.standing import (
-    Inference,
-    adapter_bytes,
-    optimizer_bytes,
-    weight_bytes,
-)
+from flexinfer.tasks.grpo.plan.model import outline
+from flexinfer.tasks.grpo.plan.parts import parts_of
+from flexinfer.tasks.grpo.plan.passing import KV, kv_of
+from flexinfer.tasks.grpo.plan.scoring import widened
+from flexinfer.tasks.grpo.plan.standing import Inference
 
 ASSUMED_PROMPT, ASSUMED_SUM = 512, 128
 """Tokens of the longest prompt where nobody knows: of problems in words; of a sum in a chat."""
-CONTEXT_BYTES = 600_000_000
-"""The CUDA context, library workspaces and captured graphs, nearly."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a run would do and need; bytes throughout.
 
-    `at_once` of `kv.sequences` sequences fit at their longest: the others wait.
+    `at_once` of `kv.sequences` sequences fit at their longest: the others wait. `scored_at_once`
+    held-out problems are answered at a time, 0 where none are.
     """
 
     config: dict[str, Any]
@@ -52,6 +48,7 @@ class Plan:
     least: int
     wanted: int
     at_once: int
+    scored_at_once: int
     hints: tuple[str, ...]
     notices: tuple[str, ...]
 
@@ -92,10 +89,13 @@ def plan_run(
     *,
     available: int | None = None,
     processes: int = 1,
+    held_out: int = 0,
+    widen: bool = False,
 ) -> Plan:
     """Plan a run without loading weights; `longest_prompt` is in tokens, `available` in bytes.
 
-    What is None is taken from --max-prompt-length or assumed, and measured. Raises UsageError and
+    What is None is taken from --max-prompt-length or assumed, and measured. `held_out` problems are
+    scored; with `widen` the batch may grow for them, as it does in run_grpo. Raises UsageError and
     EnvironmentUnfit as loading the model would, and UsageError beyond the model's positions.
     """
     started_at, config = now(), config.filled(options.model)
@@ -103,9 +103,11 @@ def plan_run(
     model, batch = outline(options), batch_plan(config, prompt, processes)
     inference = Inference(model, chosen(config.lora_rank), options.lora_mode)
     longest = prompt + chosen(config.max_completion_length)
-    kv = kv_of(model, inference.decoder, engine, longest)
-    parts = _parts(model, inference, engine, config, batch, prompt)
     free = available_memory(model.device) if available is None else available
+    if widen:
+        engine = widened(model, inference, engine, config, batch, prompt, held_out, free)
+    kv = kv_of(model, inference.decoder, engine, longest)
+    parts = parts_of(model, inference, engine, config, batch, prompt)
     cache = Part("KV cache", kv_phase(config), kv.wanted)
     before = [part for part in parts if part.phase != "training"]
     room = (free - needed(before, replace(cache, n_bytes=0))) * SHARE
@@ -127,6 +129,7 @@ def plan_run(
         least=least,
         wanted=needed(parts, cache),
         at_once=0 if excess else kv.holds(granted),
+        scored_at_once=0 if config.rollout == "vllm" else min(held_out, engine.max_batch_size),
         hints=(*hints, "lower --kv-memory") if excess else hints,
         notices=(*model.notices, *said),
     )
@@ -140,35 +143,6 @@ def _prompt(config: GrpoConfig, longest: int | None) -> tuple[int, tuple[str, ..
     return assumed, (f"prompts: up to {assumed} tokens assumed",)
 
 
-def _parts(
-    model: Outline,
-    inference: Inference,
-    engine: EngineConfig,
-    config: GrpoConfig,
-    batch: BatchPlan,
-    prompt: int,
-) -> list[Part]:
-    """Return everything but the cache."""
-    rank, optim = chosen(config.lora_rank), config.optim
-    checkpointing = bool(config.gradient_checkpointing)
-    parts = [
-        Part("weights", "always", weight_bytes(model)),
-        Part(f"adapter, rank {rank}", "always", adapter_bytes(model, rank)),
-        Part(f"optimizer, {optim}", "always", optimizer_bytes(model, rank, optim)),
-    ]
-    if config.rollout == "flex":
-        parts.append(Part(f"engine's copy, {inference.mode}", "always", inference.n_bytes))
-    if model.device.type == "cuda":
-        parts.append(Part("CUDA context, graphs", "always", CONTEXT_BYTES))
-    prompts = batch.prompts_per_step * prompt
-    return [
-        *parts,
-        Part("prefill, sampling", "rollout", prefill_bytes(model, engine, prompts)),
-        Part("gradients", "training", adapter_bytes(model, rank)),
-        Part("activations", "training", activation_bytes(model, batch, checkpointing)),
-    ]
-
-
 def render(plan: Plan, as_json: bool, width: int | None = None) -> str:
     """Return the plan as text, or as its JSON document."""
     if as_json:
@@ -176,7 +150,7 @@ def render(plan: Plan, as_json: bool, width: int | None = None) -> str:
     lines = [
         f"{plan.model_name}, {plan.dtype} on {plan.device}",
         "",
-        *aligned([["batches", "count"], *_counts(plan.batch)], words=1),
+        *aligned([["batches", "count"], *_counts(plan)], words=1),
         "",
         *aligned([["memory", "while", "size"], *_sizes(plan.parts)], words=2),
         "",
@@ -186,9 +160,11 @@ def render(plan: Plan, as_json: bool, width: int | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _counts(batch: BatchPlan) -> list[list[str]]:
+def _counts(plan: Plan) -> list[list[str]]:
     """Return the batch arithmetic as rows."""
-    return [[name.replace("_", " "), f"{count:,}"] for name, count in asdict(batch).items()]
+    counts = [[name.replace("_", " "), f"{count:,}"] for name, count in asdict(plan.batch).items()]
+    scored = [["held-out problems at once", str(plan.scored_at_once)]]
+    return counts + (scored if plan.scored_at_once else [])
 
 
 def _sizes(parts: Sequence[Part]) -> list[list[str]]:

@@ -1,0 +1,48 @@
+"""Everything that a run has in memory but the KV cache, part by part."""
+
+from __future__ import annotations
+
+from flexinfer.config import EngineConfig
+from flexinfer.tasks.grpo.config import GrpoConfig
+from flexinfer.tasks.grpo.plan.batch import BatchPlan, chosen
+from flexinfer.tasks.grpo.plan.fit import Part
+from flexinfer.tasks.grpo.plan.model import Outline
+from flexinfer.tasks.grpo.plan.passing import activation_bytes, prefill_bytes
+from flexinfer.tasks.grpo.plan.standing import (
+    Inference,
+    adapter_bytes,
+    optimizer_bytes,
+    weight_bytes,
+)
+
+CONTEXT_BYTES = 600_000_000
+"""The CUDA context, library workspaces and captured graphs, nearly."""
+
+
+def parts_of(
+    model: Outline,
+    inference: Inference,
+    engine: EngineConfig,
+    config: GrpoConfig,
+    batch: BatchPlan,
+    prompt: int,
+) -> list[Part]:
+    """Return the parts of a filled config; `prompt` is the longest one, in tokens."""
+    rank, optim = chosen(config.lora_rank), config.optim
+    checkpointing = bool(config.gradient_checkpointing)
+    parts = [
+        Part("weights", "always", weight_bytes(model)),
+        Part(f"adapter, rank {rank}", "always", adapter_bytes(model, rank)),
+        Part(f"optimizer, {optim}", "always", optimizer_bytes(model, rank, optim)),
+    ]
+    if config.rollout == "flex":
+        parts.append(Part(f"engine's copy, {inference.mode}", "always", inference.n_bytes))
+    if model.device.type == "cuda":
+        parts.append(Part("CUDA context, graphs", "always", CONTEXT_BYTES))
+    prompts = batch.prompts_per_step * prompt
+    return [
+        *parts,
+        Part("prefill, sampling", "rollout", prefill_bytes(model, engine, prompts)),
+        Part("gradients", "training", adapter_bytes(model, rank)),
+        Part("activations", "training", activation_bytes(model, batch, checkpointing)),
+    ]

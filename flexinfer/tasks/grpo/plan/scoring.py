@@ -1,0 +1,80 @@
+"""How many held-out problems are answered at once: a small step must not make them wait.
+
+A step of two completions wants a batch of two; hundreds of held-out problems in batches of two take
+minutes before the first step. So the batch is wider where nobody chose it, as far as memory goes:
+the cache of an engine that does not sleep lies beside the trainer from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.engine.memory import SHARE, available_memory
+from flexinfer.tasks.grpo.config import GrpoConfig
+from flexinfer.tasks.grpo.plan.batch import BatchPlan, batch_plan, chosen
+from flexinfer.tasks.grpo.plan.fit import kv_phase, room_for
+from flexinfer.tasks.grpo.plan.model import Outline, outline
+from flexinfer.tasks.grpo.plan.parts import parts_of
+from flexinfer.tasks.grpo.plan.passing import kv_of
+from flexinfer.tasks.grpo.plan.standing import Inference, weight_bytes
+from flexinfer.tasks.grpo.problems.choose import choose_problems
+from flexinfer.tasks.grpo.problems.hub import HUB_SETS
+
+AT_ONCE = 64
+"""Held-out problems that are answered at a time, at most, whatever the size of a step."""
+
+
+def held_out_of(config: GrpoConfig) -> int:
+    """Return how many problems are held out; AT_ONCE of a hub's set, without going there."""
+    hub_set = HUB_SETS.get(config.dataset.lower())
+    if hub_set is not None:
+        return 0 if hub_set.test is None else AT_ONCE
+    return len(choose_problems(config.dataset, seed=config.seed, count=1).held_out)
+
+
+def needs_more(engine: EngineConfig, config: GrpoConfig, held_out: int) -> bool:
+    """Whether the batch of a step is smaller than held-out problems want."""
+    return config.rollout != "vllm" and engine.max_batch_size < min(held_out, AT_ONCE)
+
+
+def widened(
+    model: Outline,
+    inference: Inference,
+    engine: EngineConfig,
+    config: GrpoConfig,
+    batch: BatchPlan,
+    prompt: int,
+    held_out: int,
+    free: int,
+) -> EngineConfig:
+    """Return settings with a batch for `held_out` problems, or for as many as fit; never less.
+
+    `prompt` is the longest one, in tokens, and `free` what there is, in bytes, before weights are
+    loaded. A --kv-memory that was given bounds them, too.
+    """
+    if not needs_more(engine, config, held_out):
+        return engine
+    wide = replace(engine, max_batch_size=min(held_out, AT_ONCE))
+    parts = parts_of(model, inference, wide, config, batch, prompt)
+    kv = kv_of(model, inference.decoder, wide, prompt + chosen(config.max_completion_length))
+    room = room_for(parts, kv_phase(config), free) * SHARE
+    fits = kv.holds(min(room, engine.kv_memory or room))
+    return replace(engine, max_batch_size=max(engine.max_batch_size, fits))
+
+
+def widened_beside(
+    options: ModelOptions, engine: EngineConfig, config: GrpoConfig, held_out: int, n_processes: int
+) -> EngineConfig:
+    """Do what `widened` does where the weights of `options` are loaded already.
+
+    `engine.max_seq_length` holds the longest prompt and completion.
+    """
+    if not needs_more(engine, config, held_out):
+        return engine
+    model, longest = outline(options), chosen(engine.max_seq_length)
+    prompt = longest - chosen(config.max_completion_length)
+    inference = Inference(model, chosen(config.lora_rank), options.lora_mode)
+    batch = batch_plan(config, prompt, n_processes)
+    free = available_memory(model.device) + weight_bytes(model)
+    return widened(model, inference, engine, config, batch, prompt, held_out, free)
