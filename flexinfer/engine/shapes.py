@@ -34,6 +34,7 @@ class Lookups(PlainOps):
         self.gated_products: dict[tuple[int, int], None] = {}
         self.sides: dict[tuple[int, int], None] = {}
         self.nf4: dict[tuple[int, int], None] = {}
+        self.nf4_sides: dict[tuple[int, int], None] = {}
 
     def _see(self, leaf: Leaf) -> None:
         """Keep the shape of a matrix without a bias, alone or under an adapter."""
@@ -93,8 +94,11 @@ class Lookups(PlainOps):
         whether they have some.
         """
         base = leaf.base if isinstance(leaf, Adapted) else leaf
-        self._see_packed(base)
-        if fused and isinstance(base, Dense) and base.bias is None:
+        if not fused or not isinstance(base, Dense | Nf4) or base.bias is not None:
+            self._see_packed(base)
+        elif isinstance(base, Nf4):
+            self.nf4_sides[base.rows, base.columns] = None
+        else:
             self.gated_products[base.rows // 2, base.columns] = None
             self.sides[base.rows, base.columns] = None
 
@@ -144,6 +148,7 @@ def shapes_of(decoder: Decoder, device: torch.device) -> Shapes:
         prefill=_prefill_shapes(decoder.specs),
         sides=tuple(lookups.sides),
         nf4=tuple(lookups.nf4),
+        nf4_sides=tuple(lookups.nf4_sides),
     )
 
 

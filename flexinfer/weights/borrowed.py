@@ -27,7 +27,7 @@ def place_of(tensor: Tensor) -> Place:
 
 
 class Slot(NamedTuple):
-    """A parameter, a buffer or a child as a module holds it: `holder[key] is held`."""
+    """What a module holds, or what holds it: `holder[key] is held`."""
 
     holder: Mapping[str, Any]
     key: str
@@ -40,9 +40,10 @@ class Borrowed:
     def __init__(self, module: nn.Module) -> None:
         """Take the places of parameters and buffers; nothing is copied."""
         self._module = module
-        self._places = {name: place_of(tensor) for name, tensor in base_tensors(module).items()}
+        tensors = base_tensors(module)
+        self._places = {name: place_of(tensor) for name, tensor in tensors.items()}
         self._slots = _slots(module)
-        self._tensors = list(zip(base_tensors(module).values(), self._places.values(), strict=True))
+        self._tensors = [(tensors[name], place) for name, place in self._places.items()]
 
     def check(self) -> None:
         """Raise StaleWeights if a tensor is gone or lies elsewhere: graphs would read the old one.
@@ -66,10 +67,11 @@ class Borrowed:
 
 
 def _slots(module: nn.Module) -> list[Slot]:
-    """Return everything that the modules of a tree hold."""
+    """Return all children, parameters and buffers of a tree, and the dicts that hold them."""
     return [
         Slot(holder, key, held)
         for owner in module.modules()
-        for holder in (owner._modules, owner._parameters, owner._buffers)
-        for key, held in holder.items()
+        for name in ("_modules", "_parameters", "_buffers")
+        for holder, keys in ((vars(owner), (name,)), (vars(owner)[name], vars(owner)[name]))
+        for key, held in ((key, holder[key]) for key in keys)
     ]

@@ -57,10 +57,27 @@ def remove(module: Any) -> None:
     del module[1]
 
 
+def swap_dict(module: Any) -> None:
+    old = base_of(module)._parameters
+    base_of(module)._parameters = {name: nn.Parameter(held.clone()) for name, held in old.items()}
+
+
+def swap_children(module: Any) -> None:
+    module[1]._modules = {"0": nn.Linear(4, 4), "1": nn.BatchNorm1d(4)}
+
+
+def unpickle(module: Any) -> None:
+    base_of(module).__setstate__(vars(nn.Linear(4, 4)))
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize(
-    "change", [swap_parameter, move_data, cast, swap_buffer, swap_child, swap_branch, remove]
-)
+    "change",
+    [
+        swap_parameter, move_data, cast, swap_buffer, swap_child, swap_branch, remove, swap_dict,
+        swap_children, unpickle,
+    ],
+)  # fmt: skip
 def test_what_moves_is_seen(change: Callable[[Any], None], wrapped: bool) -> None:
     module = model()
     held = Borrowed(module)
@@ -72,6 +89,16 @@ def test_what_moves_is_seen(change: Callable[[Any], None], wrapped: bool) -> Non
     for _ in range(2):
         with pytest.raises(StaleWeights):
             held.check()
+
+
+def test_another_parameter_over_the_same_memory_is_watched_from_then_on() -> None:
+    module = model()
+    held = Borrowed(module)
+    module[0].weight = nn.Parameter(module[0].weight.data)
+    held.check()
+    module[0].weight.data = module[0].weight.data.clone()
+    with pytest.raises(StaleWeights):
+        held.check()
 
 
 def test_values_may_change() -> None:

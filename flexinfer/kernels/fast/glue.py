@@ -63,6 +63,9 @@ def act_mul(
     Without `up`, `gate` [T, 2N] holds both side by side. Instead of [T, ...] it may be fp32 partial
     sums [S, T, ...].
     """
+    assert gate.stride(-1) == 1, "rows must be contiguous"
+    if gate.dim() == 3:
+        assert gate.stride(0) == gate.shape[1] * gate.stride(1), "splits must be adjacent"
     T = gate.shape[-2]
     N = gate.shape[-1] // 2 if up_TN is None else gate.shape[-1]
     up = gate[..., N:] if up_TN is None else up_TN

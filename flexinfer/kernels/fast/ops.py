@@ -1,7 +1,8 @@
 """The operations as Triton kernels, with cuBLAS where a measured table says so.
 
-Every leaf that is not a plain matrix (an adapter, a quantised weight) and every product too large
-for a skinny kernel goes through the leaf's own product; the glue kernels serve any number of rows.
+Adapters and 4-bit weights have products of their own for few rows. Every product too large for a
+skinny kernel, and of every other leaf, goes through the leaf's own; the glue kernels serve any
+number of rows.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ class TritonOps:
                 return nf4_matmul(x, leaf, tile)
         weight, bias = nf4_dequantise(leaf), leaf.bias
         if self._table.invariant or x.dtype == leaf.dtype:  # its tiles are those of 16 bits
+            bias = None if bias is None else bias.to(x.dtype)
             return self._whole(x, Dense(weight.to(x.dtype), bias))
         bias = None if bias is None else bias.to(leaf.dtype)
         return linear(x.to(leaf.dtype), weight, bias).to(x.dtype)

@@ -1,12 +1,13 @@
 """Operations on hundreds of small tensors at once: an adapter's, at every refresh.
 
-One call each for what would be a launch a tensor; where tensors differ in dtype or are not dense,
-torch itself goes through them one by one.
+One call each for what would be a Python call and a launch a tensor; where tensors differ in dtype
+or strides, torch itself goes through them one by one. No public function gives these (they are what
+torch.optim is made of).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +17,13 @@ def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy every source into its target."""
     if targets:
         torch._foreach_copy_(targets, sources)
+
+
+def scaled_all(factors: Sequence[tuple[Tensor, float]]) -> list[Tensor]:
+    """Return each tensor times its number."""
+    if not factors:
+        return []
+    return list(torch._foreach_mul([t for t, _ in factors], [scale for _, scale in factors]))
 
 
 def copies_on(device: torch.device, tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -22,8 +22,11 @@ from flexinfer.kernels.lora import Adapted
 from flexinfer.kernels.nf4 import Matrix, Nf4
 from flexinfer.models.source import Source
 from flexinfer.weights.adapters.adapter import Adapter, Pair
-from flexinfer.weights.adapters.many import copy_all
+from flexinfer.weights.adapters.many import copy_all, scaled_all
 from flexinfer.weights.adapters.targets import apart, grouped, matrix
+
+AT_ONCE = 32
+"""Pairs whose B are multiplied by their scales at a time: the products are fp32 copies."""
 
 
 class Side(NamedTuple):
@@ -95,11 +98,11 @@ class RuntimeWeights:
             for name, side in self._sides.items():
                 _clear(side, self._biases[name], adapter.pairs.get(name))
             used = [(self._sides[name], pair) for name, pair in adapter.pairs.items()]
-            scaled = torch._foreach_mul(
-                [pair.b.float() for _, pair in used], [float(pair.scale) for _, pair in used]
-            )
             copy_all([side.a[: len(pair.a)] for side, pair in used], [pair.a for _, pair in used])
-            copy_all([side.b[:, : len(pair.a)] for side, pair in used], list(scaled))
+            for first in range(0, len(used), AT_ONCE):
+                some = used[first : first + AT_ONCE]
+                scaled = scaled_all([(pair.b.float(), float(pair.scale)) for _, pair in some])
+                copy_all([side.b[:, : len(pair.a)] for side, pair in some], scaled)
 
 
 def _clear(side: Side, bias: Tensor | None, pair: Pair | None) -> None:

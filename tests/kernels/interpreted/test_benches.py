@@ -39,13 +39,10 @@ def test_gated_products() -> None:
 
 
 @pytest.mark.parametrize("split", [1, 2])
-@pytest.mark.parametrize(("widest", "results"), [(128, 128), (127, 64)])
-def test_products_with_4_bit_weights(
-    split: int, widest: int, results: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What reads them is a norm, or an activation of half of them where they are wide."""
-    monkeypatch.setattr(benches, "WIDEST_READ", widest)
-    made = bench("nf4", (128, 256), 5)
+@pytest.mark.parametrize(("kind", "results"), [("nf4", 128), ("nf4_sides", 64)])
+def test_products_with_4_bit_weights(split: int, kind: str, results: int) -> None:
+    """What reads them is a norm, or an activation of half of them."""
+    made = bench(kind, (128, 256), 5)
     assert made.expected.shape == (5, results)
     assert close_to(made.launch(0, Nf4Tile(16, 64, 64, split, 2, 3)), made.expected)
 
@@ -74,6 +71,7 @@ def test_copies_are_more_than_twice_the_cache_and_differ() -> None:
         ("products", 128, weights * 4),
         ("gated", 64, weights * 4),
         ("nf4", 128, weights // 2 + weights // 16),
+        ("nf4_sides", 128, weights // 2 + weights // 16),
     ):
         made = bench(kind, (outputs, 256), 2, cache_bytes=2 * n_bytes)
         assert made.copies * n_bytes > 2 * 2 * n_bytes

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flexinfer.kernels.fast.gemm import gated_matmul, matmul
+from flexinfer.kernels.fast.gemm import filled_matmul, gated_matmul, matmul
 from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.mlp import gated
 from tests.support.triton_interpreter import close, normal
@@ -47,3 +47,11 @@ def test_gated(rows: int, activation: str, tma: int) -> None:
 def test_inputs_that_the_tile_does_not_divide_are_refused(tile: Tile) -> None:
     with pytest.raises(AssertionError):
         matmul(normal(1, INPUTS), normal(64, INPUTS), tile)
+
+
+@pytest.mark.parametrize("inputs", [40, 64, 100])
+def test_inputs_that_the_tile_does_not_divide_are_filled_up(inputs: int) -> None:
+    x, w = normal(5, inputs), normal(64, inputs, seed=1)
+    found = filled_matmul(x, w, Tile(16, 32, 32, 2, 4, 3, 0))
+    assert found.shape == (2, 5, 64)
+    close(found.sum(0), F.linear(x, w), 1e-4)

@@ -32,7 +32,7 @@ OTHER = [16, 16, 16, 1, 4, 3, 0]
 """What a call of few rows would take from a table that it is looked up in by its rows."""
 FORMS = {str(rows): [16, 16, 64, 1, 2, 3, form] for rows, form in ((2, APART), (ROWS, LEFT))}
 RAGGED: Any = {kind: {SHAPE: {"2": OTHER} | SMALL[kind][SHAPE]} for kind in SMALL} | {
-    kind: {SHAPE: FORMS} for kind in ("nf4",)
+    "nf4": {SHAPE: FORMS}
 }
 TABLES = {
     "tuned": SMALL,

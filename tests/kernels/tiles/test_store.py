@@ -85,8 +85,8 @@ def test_models_gather_in_one_file() -> None:
 BROKEN = {
     "{": "it is not JSON",
     "[1]": "it is not a tile file of this version",
-    '{"schema": 99}': "it is not a tile file of this version",
-    '{"schema": 1, "device": "Else"}': "it is of 'Else'",
+    '{"schema": 1}': "it is not a tile file of this version",
+    '{"schema": 2, "device": "Else"}': "it is of 'Else'",
 }
 MALFORMED: list[Any] = [
     None,

@@ -58,10 +58,9 @@ def ways(tile: Nf4Tile) -> int:
 def untuned(rows: int, outputs: int, inputs: int, *, split: bool) -> Nf4Tile | None:
     """Return a tile that fits any device, None where the product is for cuBLAS, dequantised.
 
-    A block takes 64 outputs and all rows, with four warps. No weight goes through shared memory
-    once it is dequantised. K is split, where the consumer adds partial sums, as far as there are
-    not too many blocks; where that leaves less than half of them, a turn takes fewer inputs, if it
-    splits further then.
+    A block takes 64 outputs and all rows. K is split, where the consumer adds partial sums, as far
+    as there are not too many blocks; where that leaves less than half of them, a turn takes fewer
+    inputs, if it splits further then.
     """
     few = rows <= 32
     if rows > ROWS or inputs % 64:

@@ -29,7 +29,7 @@ from flexinfer.kernels.fast.tiles.format import (
     well_formed,
 )
 
-SCHEMA = 1
+SCHEMA = 2
 SET = "set XDG_CACHE_HOME to a folder of yours"
 
 

@@ -36,6 +36,7 @@ PROMPTS, PROMPT = 2, 2048
 """Prompts of a prefill trial, and their tokens."""
 WIDEST_READ = 16384
 """Outputs up to which a product is read by a norm; wider ones are logits and have no split."""
+Read = Callable[[Tensor], Tensor]
 Launch = Callable[[int, Any], Tensor]
 """launch(copy, tile): run the operation on one copy of the weights."""
 
@@ -62,6 +63,7 @@ class Benches:
         make: dict[str, Callable[[Any, int], Bench]] = {
             "products": self._products, "gated": self._gated, "decode": self._decode,
             "prefill": self._prefill, "sides": self._products, "nf4": self._nf4,
+            "nf4_sides": self._nf4_sides,
         }  # fmt: skip
         return make[trial.kind](trial.shape, trial.rows)
 
@@ -119,17 +121,24 @@ class Benches:
         return Bench(launch, len(weights), launch(0, None))
 
     def _nf4(self, shape: tuple[int, int], rows: int) -> Bench:
-        """Return the product with 4-bit weights, read by a norm, or as gate and up are if wider."""
-        N, K = shape
-        leaves, x, norm = self._leaves(N, K), self._random(rows, K), self._random(N)
-        residual = x.new_zeros(rows, N) if N <= WIDEST_READ else None
+        """Return the product with 4-bit weights, read as that of `_products` is."""
+        N, norm = shape[0], self._random(shape[0])
+        residual = torch.zeros(rows, N, dtype=self._dtype, device=self._device)
+        read = (lambda out: add_norm(residual, out, norm, 1e-6)[0]) if N <= WIDEST_READ else None
+        return self._packed(shape, rows, read)
+
+    def _nf4_sides(self, shape: tuple[int, int], rows: int) -> Bench:
+        """Return gate and up of 4-bit weights as one product, and their activation."""
+        return self._packed(shape, rows, lambda out: act_mul(out, "silu", dtype=self._dtype))
+
+    def _packed(self, shape: tuple[int, int], rows: int, read: Read | None) -> Bench:
+        """Return the product with 4-bit weights, and what reads it."""
+        leaves, x = self._leaves(*shape), self._random(rows, shape[1])
 
         def launch(copy: int, tile: Any) -> Tensor:
             leaf = leaves[copy]
             out = F.linear(x, nf4_dequantise(leaf)) if tile is None else nf4_matmul(x, leaf, tile)
-            if residual is None:
-                return act_mul(out, "silu", dtype=x.dtype)
-            return add_norm(residual, out, norm, 1e-6)[0]
+            return out if read is None else read(out)
 
         return Bench(launch, len(leaves), launch(0, None))
 

@@ -39,8 +39,9 @@ class Shapes(NamedTuple):
 
     `products` and `gated` are (outputs, inputs), a gated product's outputs being its results;
     `sides` are gate and up as one product, which they are beside an adapter's ranks; `nf4` are
-    products with 4-bit weights, with and without adapters; `decode` is (query heads a kv head,
-    head dim, kv heads); `prefill` is (head dim, query heads, kv heads, window or 0).
+    products with 4-bit weights, with and without adapters, `nf4_sides` those of gate and up;
+    `decode` is (query heads a kv head, head dim, kv heads); `prefill` is (head dim, query heads,
+    kv heads, window or 0).
     """
 
     products: tuple[tuple[int, int], ...] = ()
@@ -49,6 +50,7 @@ class Shapes(NamedTuple):
     prefill: tuple[tuple[int, int, int, int], ...] = ()
     sides: tuple[tuple[int, int], ...] = ()
     nf4: tuple[tuple[int, int], ...] = ()
+    nf4_sides: tuple[tuple[int, int], ...] = ()
 
 
 class Processor(NamedTuple):
@@ -165,9 +167,10 @@ def _prefill(race: Race, processor: Processor) -> dict[str, Any]:
 
 RUNNERS: dict[str, Callable[[Race, Processor], dict[str, Any]]] = {
     "products": _product, "gated": _gated, "decode": _decode, "prefill": _prefill,
-    "sides": _side, "nf4": _nf4,
+    "sides": _side, "nf4": _nf4, "nf4_sides": _nf4,
 }  # fmt: skip
 ROWS = {
     "decode": DECODE_ROWS, "prefill": (0,), "sides": SIDE_ROWS, "nf4": NF4_ROWS,
+    "nf4_sides": NF4_ROWS,
 }  # fmt: skip
 """Row counts by kind, others PRODUCT_ROWS."""

@@ -1,0 +1,46 @@
+"""Many small tensors at once: as one by one, whatever their dtypes and strides."""
+
+from __future__ import annotations
+
+import torch
+
+from flexinfer.weights.adapters.many import copies_on, copy_all, scaled_all
+
+CPU = torch.device("cpu")
+
+
+def mixed() -> list[torch.Tensor]:
+    """Return tensors of several dtypes, dense, strided, expanded and empty."""
+    draw = torch.Generator().manual_seed(0)
+    a, b = torch.randn(4, 6, generator=draw), torch.randn(6, 8, generator=draw)
+    return [a, b.T, b[:, ::2], a.bfloat16(), a.half()[1:], a[:1].expand(3, 6), a[:0]]
+
+
+def test_copies_are_equal_and_share_nothing() -> None:
+    given = mixed()
+    made = copies_on(CPU, given)
+    for one, other in zip(made, given, strict=True):
+        assert torch.equal(one, other)
+        assert one.dtype == other.dtype
+        assert one.numel() == 0 or one.data_ptr() != other.data_ptr()
+        assert not one.requires_grad
+    made[0].zero_()
+    assert given[0].any()
+
+
+def test_copying_casts_as_a_copy_does() -> None:
+    sources = mixed()
+    targets = [torch.zeros(source.shape, dtype=torch.bfloat16) for source in sources]
+    targets[0] = torch.zeros(4, 12, dtype=torch.bfloat16)[:, 3:9]
+    copy_all(targets, sources)
+    assert all(torch.equal(t, s.bfloat16()) for t, s in zip(targets, sources, strict=True))
+    copy_all([], [])
+
+
+def test_scaled() -> None:
+    factors = [(tensor.float(), 0.3 * (i + 1)) for i, tensor in enumerate(mixed())]
+    assert all(
+        torch.equal(one, tensor * scale)
+        for one, (tensor, scale) in zip(scaled_all(factors), factors, strict=True)
+    )
+    assert scaled_all([]) == []
