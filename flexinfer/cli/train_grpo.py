@@ -25,6 +25,7 @@ from flexinfer.cli.options import CommonFlags, ModelFlags
 from flexinfer.cli.width import screen_width
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import UsageError
+from flexinfer.tasks.grpo.hush import hushed
 
 if TYPE_CHECKING:
     from flexinfer.tasks.grpo.config import GrpoConfig
@@ -85,6 +86,7 @@ def train_grpo(
     return report.exit_code
 
 
+@hushed()
 def _dry_run(
     options: ModelOptions,
     engine: EngineConfig,
@@ -97,15 +99,20 @@ def _dry_run(
     from flexinfer.tasks.grpo.names import check_names, check_work
     from flexinfer.tasks.grpo.plan.run import plan_run, render
     from flexinfer.tasks.grpo.plan.scoring import held_out_of
+    from flexinfer.tasks.grpo.processes import count, is_first
 
     check_names(config)
     rollout_options.check(config.rollout)
     check_work(config)
-    planned = plan_run(options, engine, config, held_out=held_out_of(config), widen=widen)
-    with Console(quiet=common.quiet) as console:
+    planned = plan_run(
+        options, engine, config, processes=count(), held_out=held_out_of(config), widen=widen
+    )
+    first = is_first()
+    with Console(quiet=common.quiet or not first) as console:
         for line in planned.notices:
             console.notice(line)
-    print_data(render(planned, common.as_json, screen_width()))
+    if first:
+        print_data(render(planned, common.as_json, screen_width()))
     return planned.exit_code
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, fields
+from filecmp import cmp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +18,13 @@ from flexinfer.tasks.grpo import processes
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.folder import FLAG, ahead, check_folder
 from flexinfer.tasks.grpo.stats_file import check_stats
+from flexinfer.tasks.grpo.whole import ADAPTER, ADAPTER_CONFIG, damaged, step_of, unfinished
 from flexinfer.tasks.output_file import write_whole
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
 SETTINGS = "train_grpo.json"
-ADAPTER = "adapter_model.safetensors"
 FREE = frozenset(
     {"max_steps", "save_steps", "output_dir", "resume", "report", "report_to", "stats_path"}
 )
@@ -50,39 +52,47 @@ def check_outputs(config: GrpoConfig) -> None:
         check_report(str(ahead(config.report, config.output_dir)))
 
 
-def found(options: ModelOptions, config: GrpoConfig, data: str) -> Path | None:
+def found(
+    options: ModelOptions,
+    config: GrpoConfig,
+    data: str,
+    notice: Callable[[str], None] = lambda line: None,
+) -> Path | None:
     """Return the checkpoint in the output folder to go on from, None for a new run.
 
-    Raises UsageError where a new run would write over an old one, where there is nothing to resume
-    or nothing left to do, and where the settings differ. Nothing is written.
+    It has taken all steps where only the adapter is still to be saved or scored. `notice` hears of
+    newer ones whose writing was broken off. Raises UsageError where a new run would write over an
+    old one, where there is nothing to resume or nothing left to do, where the settings differ, and
+    for a damaged checkpoint. Nothing is written.
     """
     folder = config.output_dir
     last = newest(folder)
     if not config.resume:
         _check_unused(folder, last)
         return None
+    broken = _broken_off(folder, last)
     if last is None:
         raise UsageError(
-            f"--resume: {folder} holds no checkpoint", hint="leave --resume out to begin anew"
+            f"--resume: {folder} holds no checkpoint" + "".join(f"; {line}" for line in broken[:1]),
+            hint="leave --resume out to begin anew",
         )
     _check_same(folder, settings(options, config, data))
-    if step_of(last) >= (config.max_steps or 0):
-        raise UsageError(
-            f"--resume: the run in {folder} has taken {step_of(last)} steps already",
-            hint="raise --max-steps to go on with it",
-        )
+    _check_steps_left(config, last)
+    _check_readable(folder, last)
+    for line in broken:
+        notice(f"{line}: going on from {last.name}")
     return last
+
+
+def is_over(config: GrpoConfig, checkpoint: Path) -> bool:
+    """Tell whether a checkpoint has taken every step of a run, so that it is to be saved alone."""
+    return step_of(checkpoint) == config.max_steps
 
 
 def begin(options: ModelOptions, config: GrpoConfig, data: str) -> None:
     """Write the settings into the output folder; raises WriteFailed."""
     text = json.dumps(settings(options, config, data), indent=2) + "\n"
     write_whole(config.output_dir / SETTINGS, text.encode(), FLAG)
-
-
-def step_of(checkpoint: Path) -> int:
-    """Return the optimizer steps that a checkpoint has taken."""
-    return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 def save(trainer: Trainer, folder: Path, base: str) -> Path:
@@ -93,7 +103,7 @@ def save(trainer: Trainer, folder: Path, base: str) -> Path:
     try:
         trainer.save_model(str(folder))
         if trainer.args.should_save:
-            _name_base(folder / "adapter_config.json", base)
+            _name_base(folder / ADAPTER_CONFIG, base)
     except (OSError, SafetensorError) as error:
         raise WriteFailed(f"cannot write --output-dir {folder}: {one_line(error)}") from error
     return folder
@@ -110,29 +120,72 @@ def _name_base(path: Path, base: str) -> None:
 
 
 def newest(folder: Path) -> Path | None:
-    """Return the complete checkpoint of the most steps."""
-    numbered = [
-        path
-        for path in folder.glob("checkpoint-*")
-        if path.name.removeprefix("checkpoint-").isdecimal() and _is_complete(path)
-    ]
-    return max(numbered, key=step_of, default=None)
+    """Return the checkpoint of the most steps of those that were written to their end."""
+    whole = (path for path in _numbered(folder) if unfinished(path) is None)
+    return max(whole, key=step_of, default=None)
 
 
-def _is_complete(checkpoint: Path) -> bool:
-    """Tell whether nothing of a checkpoint is missing: HF would go on without, and say nothing.
+def _numbered(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, whole or not, those of the most steps first."""
+    every = folder.glob("checkpoint-*")
+    named = (path for path in every if path.name.removeprefix("checkpoint-").isdecimal())
+    return sorted(named, key=step_of, reverse=True)
 
-    Its state is written last, and is cut short where that was broken off.
-    """
+
+def _broken_off(folder: Path, last: Path | None) -> list[str]:
+    """Say of each checkpoint newer than `last` why it is not whole."""
+    newer = (path for path in _numbered(folder) if last is None or step_of(path) > step_of(last))
+    return [f"{path.name} was not written to its end ({unfinished(path)})" for path in newer]
+
+
+def _check_steps_left(config: GrpoConfig, last: Path) -> None:
+    """Raise UsageError where a run has taken its steps, and its adapter is saved and scored."""
+    steps = step_of(last)
+    if steps < (config.max_steps or 0):
+        return
+    if is_over(config, last) and not (_is_saved(config.output_dir, last) and _is_scored(config)):
+        return
+    raise UsageError(
+        f"--resume: the run in {config.output_dir} has taken {steps} steps already",
+        hint="raise --max-steps to go on with it",
+    )
+
+
+def _is_saved(folder: Path, last: Path) -> bool:
+    """Tell whether the adapter in a folder is that of its last checkpoint."""
     try:
-        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        return cmp(folder / ADAPTER, last / ADAPTER, shallow=False)
     except (OSError, ValueError):
         return False
-    one = processes.count() == 1
-    generators = "rng_state.pth" if one else f"rng_state_{processes.rank()}.pth"
-    parts = (ADAPTER, "optimizer.pt", "scheduler.pt", generators)
-    whole = all((checkpoint / name).is_file() for name in parts)
-    return whole and state["global_step"] == step_of(checkpoint)
+
+
+def _is_scored(config: GrpoConfig) -> bool:
+    """Tell whether a run's statistics, where it left any here, are those of its end."""
+    try:
+        made = json.loads(config.stats_file.read_text(encoding="utf-8"))
+        return made["accuracy_before"] is None or made["accuracy_after"] is not None
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
+def _check_readable(folder: Path, last: Path) -> None:
+    """Raise UsageError where a file of the checkpoint is damaged: whose it is decides what to do.
+
+    Going on from an older one would write over what is still good of this one.
+    """
+    found = damaged(last)
+    if found is None:
+        return
+    path, why = found
+    before = (p for p in _numbered(folder) if step_of(p) < step_of(last))
+    older = next((p for p in before if unfinished(p) is None and damaged(p) is None), None)
+    raise UsageError(
+        f"--resume: {path} is damaged: {why}",
+        hint=f"move {last} away to go on from {older.name}"
+        if older is not None
+        else "put it back from a copy, or begin anew in another folder",
+    )
 
 
 def _check_unused(folder: Path, last: Path | None) -> None:

@@ -82,11 +82,35 @@ class Gap(NamedTuple):
         )
 
 
-def gap_between(trainer_BT: Tensor, rollout_BT: Tensor, mask_BT: Tensor) -> Gap | None:
-    """Measure the gap over the tokens that count; None where none does."""
-    difference = (trainer_BT - rollout_BT).double()[mask_BT.bool()]
-    if not len(difference):
-        return None
-    away, ratio = difference.abs(), difference.exp()
-    found = torch.stack([away.sum(), away.max(), ratio.min(), ratio.sum(), ratio.max()])
-    return Gap(len(difference), *found.tolist())
+class GapSums(NamedTuple):
+    """A Gap that has not left its device: reading it is a copy to the host, which waits.
+
+    `sums_3` are of 1, |difference| and the ratios, `most_3` the largest of |difference|, of the
+    negated ratios and of the ratios; both fp64, minus infinity where no token counts.
+    """
+
+    sums_3: Tensor
+    most_3: Tensor
+
+    def __add__(self, other: object) -> GapSums:
+        """Return those over the tokens of both."""
+        assert isinstance(other, GapSums)
+        return GapSums(self.sums_3 + other.sums_3, torch.maximum(self.most_3, other.most_3))
+
+    def read(self) -> Gap | None:
+        """Return the gap on the host; None where no token counts."""
+        tokens, total, ratio_total, *most = torch.cat(self).tolist()
+        if not tokens:
+            return None
+        largest, ratio_least, ratio_max = most
+        return Gap(int(tokens), total, largest, -ratio_least, ratio_total, ratio_max)
+
+
+def gap_between(trainer_BT: Tensor, rollout_BT: Tensor, mask_BT: Tensor) -> GapSums:
+    """Measure the gap over the tokens that count, without a word to the host."""
+    counts_BT = mask_BT.bool()
+    difference_BT = (trainer_BT - rollout_BT).double().masked_fill(~counts_BT, 0.0)
+    away_BT, ratio_BT = difference_BT.abs(), difference_BT.exp()
+    sums_3BT = torch.stack((counts_BT.double(), away_BT, ratio_BT * counts_BT))
+    most_3BT = torch.stack((away_BT, -ratio_BT, ratio_BT)).masked_fill(~counts_BT, -torch.inf)
+    return GapSums(sums_3BT.sum((-2, -1)), most_3BT.amax((-2, -1)))

@@ -63,7 +63,7 @@ class LiveRollout:
                     "a streamed data set tells no longest prompt",
                     hint="make_rollout(EngineConfig(max_seq_length=...))",
                 )
-            config = with_room(config, trainer.args.max_completion_length, rows, encode)
+            config = with_room(config, trainer.args.max_completion_length, rows, encode, loaded)
         backend = open_live(self._backend, loaded, model, config, self._options, self._lora_mode)
         seed = own_seed(trainer.args.seed, trainer.args.process_index)
         return Rollout(backend, encode, seed)

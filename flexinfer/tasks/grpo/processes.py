@@ -13,6 +13,7 @@ from operator import add
 from typing import TYPE_CHECKING, TypeVar
 
 from flexinfer.engine.seeds import mix
+from flexinfer.errors import EnvironmentUnfit, UsageError, one_line
 
 if TYPE_CHECKING:
     from flexinfer.config import Device
@@ -25,17 +26,30 @@ T = TypeVar("T")
 
 def count() -> int:
     """Return how many processes a launcher started for this run."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _of_launcher("WORLD_SIZE", 1)
 
 
 def rank() -> int:
     """Return which of them this is, from 0."""
-    return int(os.environ.get("RANK", "0"))
+    return _of_launcher("RANK", 0)
+
+
+def sharing(device: str) -> int:
+    """Return how many of them share the memory of this one's device: on a CPU all of a host."""
+    return _of_launcher("LOCAL_WORLD_SIZE", count()) if device == "cpu" else 1
 
 
 def is_first() -> bool:
     """Tell whether this process is the one that speaks and writes."""
     return rank() == 0
+
+
+def _of_launcher(name: str, default: int) -> int:
+    """Return what a launcher has set; raises UsageError where that is no number."""
+    value = os.environ.get(name) or str(default)
+    if not value.isdecimal():
+        raise UsageError(f"{name}={value} is no number", hint="unset it, or use a launcher")
+    return int(value)
 
 
 def own_seed(seed: int, process: int) -> int:
@@ -45,7 +59,10 @@ def own_seed(seed: int, process: int) -> int:
 
 @contextmanager
 def joined(device: Device) -> Iterator[None]:
-    """Meet the other processes, and make this one's own device the current one, before loading."""
+    """Meet the other processes, and make this one's own device the current one, before loading.
+
+    Raises EnvironmentUnfit where the launcher's variables do not say where they are.
+    """
     if count() == 1:
         yield
         return
@@ -55,7 +72,13 @@ def joined(device: Device) -> Iterator[None]:
     on_cpu = device == "cpu" or not torch.cuda.is_available()
     if on_cpu:  # accelerate's own name is cpu:0, to which transformers 5.17 loads no optimizer
         os.environ.setdefault("ACCELERATE_TORCH_DEVICE", "cpu")
-    PartialState(cpu=on_cpu)
+    try:
+        PartialState(cpu=on_cpu)
+    except ValueError as error:
+        raise EnvironmentUnfit(
+            f"cannot meet the other {count() - 1} of {count()} processes: {one_line(error)}",
+            hint="start all of them with accelerate launch or torchrun, or unset WORLD_SIZE",
+        ) from error
     yield
     PartialState().destroy_process_group()
 

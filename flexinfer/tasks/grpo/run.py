@@ -54,7 +54,7 @@ def run_grpo(
     """
     for module in ("trl", "datasets", "accelerate"):
         need(module, "train-grpo", INSTALL)
-    from flexinfer.tasks.grpo.checkpoints import begin, check_outputs, found, step_of
+    from flexinfer.tasks.grpo.checkpoints import begin, check_outputs, found
     from flexinfer.tasks.grpo.folder import made
     from flexinfer.tasks.grpo.log import Log
     from flexinfer.tasks.grpo.names import check_names, check_unheard
@@ -64,6 +64,7 @@ def run_grpo(
     from flexinfer.tasks.grpo.rollouts_file import NAME, RolloutsFile
     from flexinfer.tasks.grpo.setup import assemble, work_of
     from flexinfer.tasks.grpo.stats_file import read_steps
+    from flexinfer.tasks.grpo.whole import step_of
     from flexinfer.weights.load import load
 
     started_at, config = now(), config.filled(options.model)
@@ -76,7 +77,7 @@ def run_grpo(
     rollout_options.check(config.rollout)
     work = work_of(config)
     data = digest(work.problems)
-    last = found(options, config, data)
+    last = found(options, config, data, notice)
     done = 0 if last is None else step_of(last)
     with ExitStack() as stack:
         stack.enter_context(joined(options.device))
@@ -118,8 +119,8 @@ def render(report: GrpoReport, as_json: bool) -> str:
 def _train(
     parts: Parts, config: GrpoConfig, log: Log, last: Path | None, notice: Callable[[str], None]
 ) -> None:
-    """Score the base, train, score the policy and save it."""
-    from flexinfer.tasks.grpo.checkpoints import save
+    """Score the base, train, save the policy and score it; no step where `last` took them all."""
+    from flexinfer.tasks.grpo.checkpoints import is_over, save
     from flexinfer.tasks.grpo.evaluate import scored
     from flexinfer.tasks.grpo.heap import settled_heap
     from flexinfer.tasks.grpo.interrupts import StepBoundary
@@ -129,8 +130,12 @@ def _train(
     trainer.add_callback(Recorder(trainer, parts.rollout, log))
     trainer.add_callback(boundary)
     log.update(accuracy_before=scored(parts, config, "before", notice))
-    with boundary.saving(trainer), settled_heap():
-        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    if last is not None and is_over(config, last):
+        notice(f"{last.name} has taken every step: its adapter is saved")
+        trainer.take_weights(last)
+    else:
+        with boundary.saving(trainer), settled_heap():
+            trainer.train(resume_from_checkpoint=None if last is None else str(last))
     log.update(adapter_path=str(save(trainer, config.output_dir, parts.loaded.name)))
     log.update(accuracy_after=scored(parts, config, "after", notice))
 

@@ -18,12 +18,14 @@ from flexinfer.backends.live import open_live
 from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.engine.chat import encode_chat, encode_raw
+from flexinfer.engine.limits import known_positions
 from flexinfer.errors import UsageError
 from flexinfer.tasks.grpo import processes
 from flexinfer.tasks.grpo.arguments import checked
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.correction import Correction
 from flexinfer.tasks.grpo.plan.scoring import widened_beside
+from flexinfer.tasks.grpo.positions import check_positions
 from flexinfer.tasks.grpo.problems.choose import choose_problems
 from flexinfer.tasks.grpo.problems.length import within_length
 from flexinfer.tasks.grpo.problems.problem_set import Encode, Problems, Prompt, Row
@@ -115,10 +117,13 @@ def check_enough(problems: Problems, config: GrpoConfig, n_processes: int = 1) -
 
 
 def with_room(
-    engine: EngineConfig, new_tokens: int, rows: Iterable[Row], encode: Encode
+    engine: EngineConfig, new_tokens: int, rows: Iterable[Row], encode: Encode, loaded: LoadedModel
 ) -> EngineConfig:
     """Return the engine's settings with room for every prompt's completion; raises UsageError."""
-    longest = max(len(encode(row["prompt"])) for row in rows) + new_tokens
+    prompt = max(len(encode(row["prompt"])) for row in rows)
+    module: Any = loaded.module
+    check_positions(prompt, new_tokens, known_positions(module.config.to_dict()), loaded.name)
+    longest = prompt + new_tokens
     if engine.max_seq_length is not None and engine.max_seq_length < longest:
         raise UsageError(
             f"--max-seq-length {engine.max_seq_length} does not hold the longest prompt and "
@@ -150,7 +155,7 @@ def assemble(
     model = adapted(loaded, config)
     assert config.max_completion_length is not None
     every = chain(problems.rows, problems.held_out)
-    engine = with_room(engine, config.max_completion_length, every, encode)
+    engine = with_room(engine, config.max_completion_length, every, encode, loaded)
     if widen:
         held_out = len(problems.held_out)
         engine = widened_beside(options, engine, config, held_out, processes.count())

@@ -48,7 +48,10 @@ def read_steps(path: Path, through: int) -> tuple[StepRecord, ...]:
 
 
 def _step(given: Mapping[str, Any]) -> StepRecord:
-    """Return a step as it was written; raises KeyError or TypeError for what is none."""
+    """Return a step as it was written; raises KeyError, TypeError, ValueError for what is none."""
     values = {field.name: given[field.name] for field in fields(StepRecord)}
+    for name, value in values.items():
+        if name != "rewards" and not isinstance(value, int | float | None):
+            raise ValueError(f"{name} of a step is {value!r:.60}")
     lost = (name for name, value in values.items() if value is None and name not in OPTIONAL)
     return StepRecord(**values | dict.fromkeys(lost, math.nan))

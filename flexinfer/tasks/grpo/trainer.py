@@ -6,6 +6,7 @@ log-probabilities in every step, whatever made the rollout, and weights the loss
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from flexinfer.errors import FlexinferError, StaleWeights, UsageError, WriteFailed, one_line
-from flexinfer.tasks.grpo.correction import LOSSES, Correction, Gap, gap_between
+from flexinfer.tasks.grpo.correction import LOSSES, Correction, Gap, GapSums, gap_between
 from flexinfer.tasks.grpo.narrow import narrowed
 from flexinfer.tasks.grpo.uncast import casting, plain_layers
 
@@ -27,6 +28,8 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
     They cost no forward pass: the training pass itself gives the trainer's log-probabilities.
     """
 
+    _buffered_inputs: list[dict[str, Any]] | None
+
     def __init__(self, *args: Any, correction: Correction | None = None, **kwargs: Any) -> None:
         """See GRPOTrainer."""
         super().__init__(*args, **kwargs)
@@ -36,15 +39,19 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
                 f"importance weights of the advantages do not correct the loss {self.loss_type}",
                 hint=f"take one of {', '.join(LOSSES)}, or correction=Correction('none')",
             )
-        self.gap: Gap | None = None
+        self._gap: GapSums | None = None
         # under autocast alone: without it, the masters' dtype is the product's
         self._uncast = plain_layers(self.model) if self.accelerator.native_amp else ()
         self._pending: dict[str, Any] | None = None
 
     def take_gap(self) -> Gap | None:
-        """Return the gap over the micro-batches since it was last taken."""
-        gap, self.gap = self.gap, None
-        return gap
+        """Return the gap over the micro-batches since it was last taken; waits for the device."""
+        gap, self._gap = self._gap, None
+        return None if gap is None else gap.read()
+
+    def take_weights(self, checkpoint: Path) -> None:
+        """Put the adapter of a checkpoint into the model, without training on."""
+        self._load_from_checkpoint(str(checkpoint))
 
     def _move_model_to_device(self, model: Any, device: torch.device) -> None:
         """Leave weights on a CPU where they are: moving them to `cpu:1` would copy them.
@@ -84,6 +91,16 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
             )
         return scored
 
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        """TRL's micro-batch, on no more columns than it uses: all of a rollout are cut at once."""
+        before = self._buffered_inputs
+        inputs: dict[str, Any] = super()._prepare_inputs(generation_batch)
+        if self._buffered_inputs is None or self._buffered_inputs is before:
+            return inputs
+        cut = self._buffered_inputs = narrowed(self._buffered_inputs)
+        place: int = self._step % self.args.steps_per_generation
+        return cut[place]
+
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """TRL's step of a micro-batch, forward and backward, without casts that change no bit."""
         with casting(self._uncast, False):
@@ -91,8 +108,8 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
         return loss
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Weight the advantages of a micro-batch, then TRL's loss, on no more columns than used."""
-        self._pending = narrowed(dict(inputs))
+        """Weight the advantages of a micro-batch, then TRL's loss."""
+        self._pending = dict(inputs)
         loss: Tensor = super()._compute_loss(model, self._pending)
         assert self._pending is None, "TRL's loss reads no log-probabilities of its own any more"
         return loss
@@ -114,8 +131,7 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
         old_BT = inputs.get("old_per_token_logps", trainer_BT)
         mask_BT = inputs["completion_mask"] * inputs.get("tool_mask", 1)
         gap = gap_between(old_BT, rollout_BT, mask_BT)
-        if gap is not None:
-            self.gap = gap if self.gap is None else self.gap + gap
+        self._gap = gap if self._gap is None else self._gap + gap
         weights = self.correction.weights(old_BT, rollout_BT, mask_BT)
         if weights is not None:
             inputs["advantages"] = inputs["advantages"].unsqueeze(-1) * weights

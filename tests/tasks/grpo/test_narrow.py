@@ -30,7 +30,7 @@ def batch(prompts: Any, completions: Any) -> dict[str, Any]:
 
 def test_only_columns_of_padding_go() -> None:
     whole = batch([[0, 0, 1], [0, 1, 1]], [[1, 1, 0, 0], [1, 0, 0, 0]])
-    made = narrowed(whole)
+    (made,) = narrowed([whole])
     assert made["prompt_ids"].tolist() == [[1, 2], [4, 5]]
     assert made["prompt_mask"].tolist() == [[0, 1], [1, 1]]
     assert made["completion_ids"].tolist() == [[0, 1], [4, 5]]
@@ -42,17 +42,27 @@ def test_only_columns_of_padding_go() -> None:
 
 def test_a_hole_is_no_end_and_a_column_is_always_left() -> None:
     tools = batch([[1]], [[1, 0, 1, 0]]) | {"tool_mask": torch.tensor([[1, 0, 1, 1]])}
-    made = narrowed(tools)
+    (made,) = narrowed([tools])
     assert made["completion_mask"].tolist() == [[1, 0, 1]]
     assert made["tool_mask"].tolist() == [[1, 0, 1]]
-    masked = narrowed(batch([[1, 1]], [[0, 0, 0]]))
+    (masked,) = narrowed([batch([[1, 1]], [[0, 0, 0]])])
     assert masked["prompt_ids"].shape == (1, 2)
     assert masked["completion_ids"].shape == (1, 1)
 
 
 def test_what_else_may_have_columns_is_left_alone() -> None:
     whole = batch([[0, 1]], [[1, 0]]) | {"mm_token_type_ids": torch.zeros(1, 4)}
-    assert narrowed(whole) is whole
+    assert narrowed([whole])[0] is whole
+
+
+def test_each_is_as_wide_as_its_own_rows_by_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy to the host waits for the device: one a rollout, not one a micro-batch."""
+    copies, tolist = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda t: copies.append(t) or tolist(t))
+    made = narrowed([batch([[0, 0, 1]], [[1, 0]]), batch([[0, 1, 1]], [[1, 1]])])
+    assert [tuple(b["prompt_ids"].shape) for b in made] == [(1, 1), (1, 2)]
+    assert [tuple(b["completion_ids"].shape) for b in made] == [(1, 1), (1, 2)]
+    assert len(copies) == 1
 
 
 def uneven(rollout: Any) -> Any:

@@ -85,3 +85,28 @@ def test_processes_draw_from_seeds_of_their_own() -> None:
     seeds = [own_seed(7, process) for process in range(4)]
     assert seeds[0] == 7
     assert len(set(seeds)) == 4
+
+
+def test_a_plan_is_of_all_processes_and_said_once(tmp_path: Path) -> None:
+    planned = launched(tmp_path, *RUN, "--max-steps", "2", "--dry-run", "--quiet")
+    (code, document, said), (other_code, nothing, other_said) = planned
+    assert (code, other_code, nothing, said, other_said) == (0, 0, "", "", "")
+    batch = json.loads(document)["batch"]
+    assert (batch["processes"], batch["completions_per_step"]) == (2, 2 * 4)
+
+
+@pytest.mark.parametrize(("size", "code"), [("two", 2), ("2", 3)])
+def test_what_no_launcher_has_set_is_told(size: str, code: int, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "flexinfer", *RUN, "--quiet"],
+        env=os.environ | {"WORLD_SIZE": size},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (ended.returncode, ended.stdout) == (code, ""), ended.stderr
+    assert ended.stderr.startswith("error: ")
+    assert "internal error" not in ended.stderr
+    assert "WORLD_SIZE" in ended.stderr
+    assert not (tmp_path / "run").exists()

@@ -62,3 +62,16 @@ def test_settings_of_the_engine_that_vllm_would_not_hear(
     with pytest.raises(UsageError, match=f"{flag} means nothing to --rollout vllm"):
         check_unheard(options, own, GrpoConfig(rollout="vllm", **grpo))
     check_unheard(ModelOptions(model="tiny-gemma4"), EngineConfig(), GrpoConfig(rollout="vllm"))
+
+
+@pytest.mark.parametrize("rollout", ["flex", "hf"])
+def test_more_positions_than_the_model_has(rollout: str, tmp_path: Path) -> None:
+    """What a user has set is named, not the --max-seq-length that it adds up to."""
+    settings = config(tmp_path, max_completion_length=10**5, rollout=rollout)
+    with (
+        pytest.raises(UsageError, match="--max-completion-length 100000 are") as refused,
+        parts("qwen3", settings),
+    ):
+        pass
+    assert "--max-seq-length" not in refused.value.message
+    assert str(refused.value.hint).startswith("give --max-completion-length ")

@@ -99,3 +99,13 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"--stats-path .* holds no steps of train-grpo") as caught:
         read_steps(path, 1)
     assert caught.value.hint
+
+
+def test_a_figure_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "stats.json"
+    write_stats(path, made_report(made_step(1)))
+    document = json.loads(path.read_text())
+    document["steps"][0]["step"] = "x"
+    path.write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="holds no steps of train-grpo: step of a step is 'x'"):
+        read_steps(path, 1)

@@ -27,7 +27,7 @@ def parts_of(
     batch: BatchPlan,
     prompt: int,
 ) -> list[Part]:
-    """Return the parts of a filled config; `prompt` is the longest one, in tokens."""
+    """Return the parts, in each process, of a filled config; `prompt` is the longest, in tokens."""
     rank, optim = chosen(config.lora_rank), config.optim
     checkpointing = bool(config.gradient_checkpointing)
     parts = [
@@ -39,7 +39,7 @@ def parts_of(
         parts.append(Part(f"engine's copy, {inference.mode}", "always", inference.n_bytes))
     if model.device.type == "cuda":
         parts.append(Part("CUDA context, graphs", "always", CONTEXT_BYTES))
-    prompts = batch.prompts_per_step * prompt
+    prompts = -(-batch.prompts_per_step // batch.processes) * prompt
     return [
         *parts,
         Part("prefill, sampling", "rollout", prefill_bytes(model, engine, prompts)),

@@ -23,6 +23,8 @@ from flexinfer.tasks.grpo.plan.parts import parts_of
 from flexinfer.tasks.grpo.plan.passing import KV, kv_of
 from flexinfer.tasks.grpo.plan.scoring import widened
 from flexinfer.tasks.grpo.plan.standing import Inference
+from flexinfer.tasks.grpo.positions import check_positions
+from flexinfer.tasks.grpo.processes import sharing
 
 ASSUMED_PROMPT, ASSUMED_SUM = 512, 128
 """Tokens of the longest prompt where nobody knows: of problems in words; of a sum in a chat."""
@@ -94,19 +96,22 @@ def plan_run(
 ) -> Plan:
     """Plan a run without loading weights; `longest_prompt` is in tokens, `available` in bytes.
 
-    What is None is taken from --max-prompt-length or assumed, and measured. `held_out` problems are
-    scored; with `widen` the batch may grow for them, as it does in run_grpo. Raises UsageError and
-    EnvironmentUnfit as loading the model would, and UsageError beyond the model's positions.
+    What is None is taken from --max-prompt-length or assumed, and measured. Counts are over all
+    `processes`, memory is that of each. `held_out` problems are scored; with `widen` the batch may
+    grow for them, as it does in run_grpo. Raises UsageError and EnvironmentUnfit as loading the
+    model would, and UsageError beyond the model's positions.
     """
     started_at, config = now(), config.filled(options.model)
     prompt, said = _prompt(config, longest_prompt)
     model, batch = outline(options), batch_plan(config, prompt, processes)
     inference = Inference(model, chosen(config.lora_rank), options.lora_mode)
-    longest = prompt + chosen(config.max_completion_length)
-    free = available_memory(model.device) if available is None else available
+    new_tokens = chosen(config.max_completion_length)
+    check_positions(prompt, new_tokens, model.positions, model.name)
+    free = available_memory(model.device) // sharing(model.device.type)
+    free = free if available is None else available
     if widen:
         engine = widened(model, inference, engine, config, batch, prompt, held_out, free)
-    kv = kv_of(model, inference.decoder, engine, longest)
+    kv = kv_of(model, inference.decoder, engine, prompt + new_tokens)
     parts = parts_of(model, inference, engine, config, batch, prompt)
     cache = Part("KV cache", kv_phase(config), kv.wanted)
     before = [part for part in parts if part.phase != "training"]
@@ -149,6 +154,7 @@ def render(plan: Plan, as_json: bool, width: int | None = None) -> str:
         return json.dumps(plan.as_dict(), indent=2, default=str) + "\n"
     lines = [
         f"{plan.model_name}, {plan.dtype} on {plan.device}",
+        *_shared(plan.batch),
         "",
         *aligned([["batches", "count"], *_counts(plan)], words=1),
         "",
@@ -158,6 +164,17 @@ def render(plan: Plan, as_json: bool, width: int | None = None) -> str:
         *(f"hint: {hint}" for hint in plan.hints),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _shared(batch: BatchPlan) -> list[str]:
+    """Say how several processes share a step."""
+    if batch.processes == 1:
+        return []
+    each = batch.forward_passes * batch.completions_per_pass
+    return [
+        f"{batch.processes} processes: a step has {batch.completions_per_step} completions, "
+        f"{each} in each process; memory is that of one process"
+    ]
 
 
 def _counts(plan: Plan) -> list[list[str]]:

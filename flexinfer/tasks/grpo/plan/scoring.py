@@ -20,6 +20,7 @@ from flexinfer.tasks.grpo.plan.passing import kv_of
 from flexinfer.tasks.grpo.plan.standing import Inference, weight_bytes
 from flexinfer.tasks.grpo.problems.choose import choose_problems
 from flexinfer.tasks.grpo.problems.hub import HUB_SETS
+from flexinfer.tasks.grpo.processes import sharing
 
 AT_ONCE = 64
 """Held-out problems that are answered at a time, at most, whatever the size of a step."""
@@ -76,5 +77,5 @@ def widened_beside(
     prompt = longest - chosen(config.max_completion_length)
     inference = Inference(model, chosen(config.lora_rank), options.lora_mode)
     batch = batch_plan(config, prompt, n_processes)
-    free = available_memory(model.device) + weight_bytes(model)
+    free = available_memory(model.device) // sharing(model.device.type) + weight_bytes(model)
     return widened(model, inference, engine, config, batch, prompt, held_out, free)

@@ -12,6 +12,7 @@ from flexinfer.engine.memory import SHARE
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan import model as outlines
+from flexinfer.tasks.grpo.plan import run as plans
 from flexinfer.tasks.grpo.plan.batch import batch_plan
 from flexinfer.tasks.grpo.plan.run import Plan, plan_run, render
 from flexinfer.weights import load as loading
@@ -136,13 +137,32 @@ def test_an_unknown_prompt_length_is_assumed_and_said() -> None:
 
 
 def test_what_no_model_can_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="--max-seq-length"):
-        plan_run(TINY, EngineConfig(), GrpoConfig(max_completion_length=10**6), 8)
+    with pytest.raises(UsageError, match="8 tokens and --max-completion-length 5000") as long:
+        plan_run(TINY, EngineConfig(), GrpoConfig(max_completion_length=5000), 8)
+    assert "--max-seq-length" not in long.value.message
+    assert long.value.hint == "give --max-completion-length 4088"
     nowhere = ModelName(name="a/b", hub_ids=("a/b",))
     monkeypatch.setattr(outlines.names, "resolve", lambda model: nowhere)
     with pytest.raises(EnvironmentUnfit, match="--dry-run: the config of a/b is not on") as caught:
         plan_run(ModelOptions(model="a/b"), EngineConfig(), GrpoConfig())
     assert caught.value.hint
+
+
+def test_each_of_several_processes_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU they share what memory there is."""
+    monkeypatch.setattr(plans, "available_memory", lambda device: 8 * GIB)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    config = GrpoConfig(per_device_batch_size=64, gradient_accumulation_steps=2)
+    one = plan_run(TINY, EngineConfig(), config, 8, available=GIB)
+    two = plan_run(TINY, EngineConfig(), config, 8, processes=2)
+    assert (one.parts, two.available) == (two.parts, 4 * GIB)
+    assert "processes:" not in render(one, as_json=False)
+    said = render(two, as_json=False).splitlines()
+    assert said[1] == (
+        "2 processes: a step has 256 completions, 128 in each process; "
+        "memory is that of one process"
+    )
+    assert ["prompts", "per", "step", "64"] in [line.split() for line in said]
 
 
 def test_it_is_read_by_people_and_by_programs() -> None:
