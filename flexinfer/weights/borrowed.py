@@ -42,7 +42,11 @@ class Borrowed:
         self._module = module
         tensors = base_tensors(module)
         self._places = {name: place_of(tensor) for name, tensor in tensors.items()}
-        self._slots = _slots(module)
+        self._remember(tensors)
+
+    def _remember(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the tree and the tensors as they are, which are known to be where they were."""
+        self._slots = _slots(self._module)
         self._tensors = [(tensors[name], place) for name, place in self._places.items()]
 
     def check(self) -> None:
@@ -62,16 +66,15 @@ class Borrowed:
                     f"{name} {how} since the engine was built",
                     hint="build the engine anew after moving, casting or replacing weights",
                 )
-        self._slots = _slots(self._module)
-        self._tensors = [(now[name], place) for name, place in self._places.items()]
+        self._remember(now)
 
 
 def _slots(module: nn.Module) -> list[Slot]:
     """Return all children, parameters and buffers of a tree, and the dicts that hold them."""
-    return [
-        Slot(holder, key, held)
-        for owner in module.modules()
-        for name in ("_modules", "_parameters", "_buffers")
-        for holder, keys in ((vars(owner), (name,)), (vars(owner)[name], vars(owner)[name]))
-        for key, held in ((key, holder[key]) for key in keys)
-    ]
+    slots = []
+    for owner in module.modules():
+        for name in ("_modules", "_parameters", "_buffers"):
+            holder = vars(owner)[name]
+            slots.append(Slot(vars(owner), name, holder))
+            slots += [Slot(holder, key, held) for key, held in holder.items()]
+    return slots

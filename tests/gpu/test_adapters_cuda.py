@@ -16,7 +16,13 @@ from flexinfer.kernels.lora import merge
 from flexinfer.weights.digest import digest
 from flexinfer.weights.load import AdapterChoice
 from tests.support.cuda import LIMITS, tiny_on_cuda, wide_on_cuda
-from tests.support.engines import assert_greedy, complete, loaded, oracle_rows
+from tests.support.engines import (
+    assert_greedy,
+    complete,
+    loaded,
+    logprobs_by,
+    logprobs_of,
+)
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES
 
@@ -85,9 +91,12 @@ def test_own_kernels_are_as_near_to_peft_as_bf16_can_be(family: str, mode: str) 
         wrong = {n: p._replace(scale=0.0) for n, p in adapter_of(engine).pairs.items()}
         engine.refresh(replace(adapter_of(engine), pairs=wrong))
         without = complete(engine, MANY, max_new_tokens=NEW)
-    gap, allowed = gap_of(told(found), exact, found), gap_of(told_by(rounded, found), exact, found)
+    gap, allowed = (
+        gap_of(logprobs_of(found), exact, found),
+        gap_of(logprobs_by(rounded, MANY, found), exact, found),
+    )
     assert gap < 1.5 * allowed + 0.01, (gap, allowed)
-    assert gap_of(told(without), exact, without) > 3 * (1.5 * allowed + 0.01)
+    assert gap_of(logprobs_of(without), exact, without) > 3 * (1.5 * allowed + 0.01)
 
 
 def adapter_of(engine: Engine) -> Any:
@@ -95,23 +104,9 @@ def adapter_of(engine: Engine) -> Any:
     return engine.machinery.weights.adapter
 
 
-def told(found: Any) -> torch.Tensor:
-    """Return the log-probabilities that an engine gave its tokens."""
-    return torch.tensor([logprob for completion in found for logprob in completion.logprobs])
-
-
-def told_by(model: Any, found: Any) -> torch.Tensor:
-    """Return those that a trainer gives the same tokens, in one forward a sequence."""
-    every = []
-    for prompt, completion in zip(MANY, found, strict=True):
-        rows = oracle_rows(model, prompt, completion.token_ids).log_softmax(-1)
-        every.append(rows.gather(-1, torch.tensor(completion.token_ids)[:, None])[:, 0])
-    return torch.cat(every)
-
-
 def gap_of(logprobs: torch.Tensor, exact: Any, found: Any) -> float:
     """Return their mean distance from those of a trainer."""
-    return float((logprobs - told_by(exact, found)).abs().mean())
+    return float((logprobs - logprobs_by(exact, MANY, found)).abs().mean())
 
 
 @modes

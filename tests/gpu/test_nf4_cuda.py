@@ -21,7 +21,7 @@ from flexinfer.kernels.fast.nf4.tile import untuned
 from flexinfer.kernels.nf4 import CODE, Nf4
 from flexinfer.weights.load import AdapterChoice, load
 from tests.support.cuda import LIMITS, WIDE
-from tests.support.engines import OVERRIDES, complete, oracle_rows
+from tests.support.engines import OVERRIDES, complete, logprobs_by, logprobs_of
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES
 from tests.weights.folders import byte_tokenizer
@@ -74,15 +74,6 @@ def exact_of(folder: Path, packed: Any) -> Any:
     return module
 
 
-def logprobs_by(model: Any, found: Any) -> torch.Tensor:
-    """Return those that a trainer gives the tokens that were found."""
-    every = []
-    for prompt, completion in zip(MANY, found, strict=True):
-        rows = oracle_rows(model, prompt, completion.token_ids).log_softmax(-1)
-        every.append(rows.gather(-1, torch.tensor(completion.token_ids)[:, None])[:, 0])
-    return torch.cat(every)
-
-
 @pytest.mark.parametrize("adapter", [None, "random:8"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_engine_is_as_near_as_bf16_can_be(
@@ -100,17 +91,17 @@ def test_an_engine_is_as_near_as_bf16_can_be(
     config = EngineConfig(attention="triton", **dict(LIMITS))
     with Engine(given, config) as engine:
         found = complete(engine, MANY, max_new_tokens=NEW)
-        told = torch.tensor([p for completion in found for p in completion.logprobs])
+        told = logprobs_of(found)
         if adapter:
             again = complete(engine, MANY, max_new_tokens=NEW)
             assert again == found
             before = told
             engine.refresh(replace(engine.machinery.weights.adapter, pairs=zeroed(engine)))
             found = complete(engine, MANY, max_new_tokens=NEW)
-            told = torch.tensor([p for completion in found for p in completion.logprobs])
+            told = logprobs_of(found)
             assert not torch.equal(told, before), "the adapter has no effect"
-    exact = logprobs_by(exact_of(folder, loaded.module), found)
-    allowed = float((logprobs_by(loaded.module, found) - exact).abs().mean())
+    exact = logprobs_by(exact_of(folder, loaded.module), MANY, found)
+    allowed = float((logprobs_by(loaded.module, MANY, found) - exact).abs().mean())
     gap = float((told - exact).abs().mean())
     assert gap < 1.5 * allowed + 0.01, (gap, allowed)
 

@@ -111,6 +111,22 @@ def oracle_rows(
     return hf_logits(model, [*prompt, *token_ids])[len(prompt) - 1 : -1].cpu()
 
 
+def logprobs_of(found: Sequence[Completion]) -> torch.Tensor:
+    """Return the log-probabilities that an engine gave its tokens, one after the other."""
+    return torch.tensor([logprob for completion in found for logprob in completion.logprobs])
+
+
+def logprobs_by(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], found: Sequence[Completion]
+) -> torch.Tensor:
+    """Return those that a trainer gives the same tokens, in one forward a sequence."""
+    every = []
+    for prompt, completion in zip(prompts, found, strict=True):
+        rows = oracle_rows(model, prompt, completion.token_ids).log_softmax(-1)
+        every.append(rows.gather(-1, torch.tensor(completion.token_ids)[:, None])[:, 0])
+    return torch.cat(every)
+
+
 def assert_greedy(
     model: str | PreTrainedModel, prompts: Sequence[Sequence[int]], found: Sequence[Completion]
 ) -> None:

@@ -57,7 +57,6 @@ def test_they_are_multiplied_in_their_own_dtype(
 ) -> None:
     x, weights = normal(rows, INPUTS).to(given), leaf(own, biased)
     found = CALLS[call](TritonOps(TileTable({})), x, weights)
-    assert found.shape[-1] in (OUTPUTS, OUTPUTS // 2)
     if own == given:  # the order of sums is the kernels' own
         whole = found.sum(0).to(given) if found.dim() == 3 else found
         torch.testing.assert_close(whole, CALLS[call](PlainOps(), x, weights), atol=1e-2, rtol=1e-2)

@@ -135,6 +135,22 @@ def test_rounds_leave_no_memory_behind(tmp_path: Path) -> None:
     assert max(counts[2:6]) == max(counts[-4:]), counts
 
 
+def kept(generate: Any, samples: list[list[RequestOutput]]) -> Any:
+    """Return `generate`, which adds what it returns to `samples`."""
+
+    def played(requests: Any) -> Any:
+        samples.append(generate(requests))
+        return samples[-1]
+
+    return played
+
+
+def replayed(samples: list[list[RequestOutput]]) -> Any:
+    """Return what gives `samples` one after the other, whatever it is asked."""
+    made = iter(samples)
+    return lambda requests: next(made)
+
+
 @pytest.mark.parametrize("other", ["hf", "hf-cb"])
 def test_back_ends_differ_in_nothing_but_the_rollout(other: str, tmp_path: Path) -> None:
     """The completions of flex, replayed through another's trainer, train the same."""
@@ -145,15 +161,7 @@ def test_back_ends_differ_in_nothing_but_the_rollout(other: str, tmp_path: Path)
         folder.mkdir()
         with parts("qwen3", config(folder, rollout=name, max_steps=5, learning_rate=1e-2)) as ready:
             backend: Any = ready.rollout.backend
-            generate = backend.generate
-            made = iter(samples)
-
-            def played(requests: Any) -> Any:
-                if name == "flex":  # noqa: B023  # called before the loop goes on
-                    samples.append(generate(requests))  # noqa: B023
-                    return samples[-1]
-                return next(made)  # noqa: B023
-
+            played = kept(backend.generate, samples) if name == "flex" else replayed(samples)
             ready.trainer.rollout_func.backend = Played(backend, played)
             ready.trainer.train()
             histories.append(ready.trainer.state.log_history[:5])

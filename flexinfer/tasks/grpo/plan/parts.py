@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from flexinfer.config import EngineConfig
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.batch import BatchPlan, chosen
 from flexinfer.tasks.grpo.plan.fit import Part
 from flexinfer.tasks.grpo.plan.model import Outline
-from flexinfer.tasks.grpo.plan.passing import activation_bytes, prefill_bytes
+from flexinfer.tasks.grpo.plan.passing import KV, activation_bytes, kv_of, prefill_bytes
 from flexinfer.tasks.grpo.plan.standing import (
     Inference,
     adapter_bytes,
@@ -19,15 +21,25 @@ CONTEXT_BYTES = 600_000_000
 """The CUDA context, library workspaces and captured graphs, nearly."""
 
 
-def parts_of(
-    model: Outline,
-    inference: Inference,
-    engine: EngineConfig,
-    config: GrpoConfig,
-    batch: BatchPlan,
-    prompt: int,
-) -> list[Part]:
-    """Return the parts, in each process, of a filled config; `prompt` is the longest, in tokens."""
+class Setting(NamedTuple):
+    """What is planned: `config` is filled, `prompt` the longest one, in tokens."""
+
+    model: Outline
+    inference: Inference
+    engine: EngineConfig
+    config: GrpoConfig
+    batch: BatchPlan
+    prompt: int
+
+    def kv(self) -> KV:
+        """Return the KV cache of sequences at their longest."""
+        longest = self.prompt + chosen(self.config.max_completion_length)
+        return kv_of(self.model, self.inference.decoder, self.engine, longest)
+
+
+def parts_of(setting: Setting) -> list[Part]:
+    """Return the parts in each process."""
+    model, inference, engine, config, batch, prompt = setting
     rank, optim = chosen(config.lora_rank), config.optim
     checkpointing = bool(config.gradient_checkpointing)
     parts = [

@@ -19,8 +19,8 @@ from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.batch import BatchPlan, batch_plan, chosen
 from flexinfer.tasks.grpo.plan.fit import Part, advice, kv_phase, needed
 from flexinfer.tasks.grpo.plan.model import outline
-from flexinfer.tasks.grpo.plan.parts import parts_of
-from flexinfer.tasks.grpo.plan.passing import KV, kv_of
+from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
+from flexinfer.tasks.grpo.plan.passing import KV
 from flexinfer.tasks.grpo.plan.scoring import widened
 from flexinfer.tasks.grpo.plan.standing import Inference
 from flexinfer.tasks.grpo.positions import check_positions
@@ -109,10 +109,11 @@ def plan_run(
     check_positions(prompt, new_tokens, model.positions, model.name)
     free = available_memory(model.device) // sharing(model.device.type)
     free = free if available is None else available
+    setting = Setting(model, inference, engine, config, batch, prompt)
     if widen:
-        engine = widened(model, inference, engine, config, batch, prompt, held_out, free)
-    kv = kv_of(model, inference.decoder, engine, prompt + new_tokens)
-    parts = parts_of(model, inference, engine, config, batch, prompt)
+        engine = widened(setting, held_out, free)
+        setting = setting._replace(engine=engine)
+    kv, parts = setting.kv(), parts_of(setting)
     cache = Part("KV cache", kv_phase(config), kv.wanted)
     before = [part for part in parts if part.phase != "training"]
     room = (free - needed(before, replace(cache, n_bytes=0))) * SHARE

@@ -12,11 +12,10 @@ from dataclasses import replace
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.engine.memory import SHARE, available_memory
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.plan.batch import BatchPlan, batch_plan, chosen
+from flexinfer.tasks.grpo.plan.batch import batch_plan, chosen
 from flexinfer.tasks.grpo.plan.fit import kv_phase, room_for
-from flexinfer.tasks.grpo.plan.model import Outline, outline
-from flexinfer.tasks.grpo.plan.parts import parts_of
-from flexinfer.tasks.grpo.plan.passing import kv_of
+from flexinfer.tasks.grpo.plan.model import outline
+from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
 from flexinfer.tasks.grpo.plan.standing import Inference, weight_bytes
 from flexinfer.tasks.grpo.problems.choose import choose_problems
 from flexinfer.tasks.grpo.problems.hub import HUB_SETS
@@ -39,28 +38,18 @@ def needs_more(engine: EngineConfig, config: GrpoConfig, held_out: int) -> bool:
     return config.rollout != "vllm" and engine.max_batch_size < min(held_out, AT_ONCE)
 
 
-def widened(
-    model: Outline,
-    inference: Inference,
-    engine: EngineConfig,
-    config: GrpoConfig,
-    batch: BatchPlan,
-    prompt: int,
-    held_out: int,
-    free: int,
-) -> EngineConfig:
+def widened(setting: Setting, held_out: int, free: int) -> EngineConfig:
     """Return settings with a batch for `held_out` problems, or for as many as fit; never less.
 
-    `prompt` is the longest one, in tokens, and `free` what there is, in bytes, before weights are
-    loaded. A --kv-memory that was given bounds them, too.
+    `free` is what there is, in bytes, before weights are loaded. A --kv-memory that was given
+    bounds them, too.
     """
+    engine, config = setting.engine, setting.config
     if not needs_more(engine, config, held_out):
         return engine
-    wide = replace(engine, max_batch_size=min(held_out, AT_ONCE))
-    parts = parts_of(model, inference, wide, config, batch, prompt)
-    kv = kv_of(model, inference.decoder, wide, prompt + chosen(config.max_completion_length))
-    room = room_for(parts, kv_phase(config), free) * SHARE
-    fits = kv.holds(min(room, engine.kv_memory or room))
+    wide = setting._replace(engine=replace(engine, max_batch_size=min(held_out, AT_ONCE)))
+    room = room_for(parts_of(wide), kv_phase(config), free) * SHARE
+    fits = wide.kv().holds(min(room, engine.kv_memory or room))
     return replace(engine, max_batch_size=max(engine.max_batch_size, fits))
 
 
@@ -78,4 +67,4 @@ def widened_beside(
     inference = Inference(model, chosen(config.lora_rank), options.lora_mode)
     batch = batch_plan(config, prompt, n_processes)
     free = available_memory(model.device) // sharing(model.device.type) + weight_bytes(model)
-    return widened(model, inference, engine, config, batch, prompt, held_out, free)
+    return widened(Setting(model, inference, engine, config, batch, prompt), held_out, free)
