@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flexinfer.errors import StaleWeights
-from flexinfer.models.source import base_tensors
+from flexinfer.models.source import base_tensors, is_adapters
 
 
 class Place(NamedTuple):
@@ -55,8 +55,7 @@ class Borrowed:
         Values may change as they like; what PEFT wraps or injects moves nothing. A module that is
         made as it was when it was last found right is not walked again, which takes milliseconds.
         """
-        same = all(slot.holder.get(slot.key) is slot.held for slot in self._slots)
-        if same and all(place_of(tensor) == place for tensor, place in self._tensors):
+        if self._unchanged():
             return
         now = base_tensors(self._module)
         for name, place in self._places.items():
@@ -68,13 +67,27 @@ class Borrowed:
                 )
         self._remember(now)
 
+    def _unchanged(self) -> bool:
+        """Whether the tree holds what it held and nothing has moved: thousands of looks a call."""
+        for holder, key, held in self._slots:
+            if holder.get(key) is not held:
+                return False
+        return all(place_of(tensor) == place for tensor, place in self._tensors)
+
 
 def _slots(module: nn.Module) -> list[Slot]:
-    """Return all children, parameters and buffers of a tree, and the dicts that hold them."""
-    slots = []
-    for owner in module.modules():
+    """Return what of a tree leads to a base's tensors: children, tensors, dicts that hold them.
+
+    What an adapter added is left out, and so are empty dicts, through which nothing is reached.
+    """
+    slots, waiting = [], [module]
+    while waiting:
+        owner = waiting.pop()
         for name in ("_modules", "_parameters", "_buffers"):
             holder = vars(owner)[name]
-            slots.append(Slot(vars(owner), name, holder))
-            slots += [Slot(holder, key, held) for key, held in holder.items()]
+            kept = {key: held for key, held in holder.items() if not is_adapters(f".{key}.")}
+            if kept:
+                slots.append(Slot(vars(owner), name, holder))
+                slots += [Slot(holder, key, held) for key, held in kept.items()]
+        waiting += [child for child in vars(owner)["_modules"].values() if child is not None]
     return slots

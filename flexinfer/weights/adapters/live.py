@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -31,10 +31,11 @@ def read_live(module: nn.Module, targets: Mapping[str, tuple[int, int]]) -> Adap
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     check_pristine(module)
-    walked = dict(_walk(module, "", BaseTunerLayer))
+    walked = _walk(module, BaseTunerLayer)
     tuners = {name: layer for name, layer in walked.items() if _is_a(layer, BaseTunerLayer)}
     lora = {name: layer for name, layer in tuners.items() if _is_a(layer, LoraLayer)}
-    active = _active(tuners, lora)
+    held = {name: _held(layer) for name, layer in lora.items()}
+    active = _active(tuners, held)
     found = Found(f"{active} (live)", targets)
     options = _options(walked.values(), active)
     check_options(found.name, options)
@@ -45,7 +46,7 @@ def read_live(module: nn.Module, targets: Mapping[str, tuple[int, int]]) -> Adap
             raise found.refuse(
                 f"adapters are disabled in {name}", "call enable_adapter_layers first"
             )
-        if active in _held(layer):
+        if active in held[name]:
             _add(found, relative_name(name), layer, active, options["bias"] != "none")
     if options["bias"] == "all":
         _add_biases(found, walked)
@@ -55,13 +56,22 @@ def read_live(module: nn.Module, targets: Mapping[str, tuple[int, int]]) -> Adap
     return found.adapter()
 
 
-def _walk(module: nn.Module, name: str, end: type) -> Iterator[tuple[str, Any]]:
-    """Yield all modules by name, not what is inside an `end`: in a PEFT model that is most."""
-    yield name, module
-    if _is_a(module, end):
-        return
-    for child_name, child in module.named_children():
-        yield from _walk(child, f"{name}.{child_name}" if name else child_name, end)
+def _walk(module: nn.Module, end: type) -> dict[str, Any]:
+    """Return all modules by name, not what is inside an `end`: in a PEFT model that is most."""
+    found: dict[str, Any] = {}
+    waiting = [("", module)]
+    while waiting:
+        name, owner = waiting.pop()
+        found[name] = owner
+        if not _is_a(owner, end):
+            inside = [(f"{name}.{own}" if name else own, child) for own, child in _children(owner)]
+            waiting += reversed(inside)
+    return found
+
+
+def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return what named_children yields, but each child as often as it is held."""
+    return [(name, child) for name, child in vars(module)["_modules"].items() if child is not None]
 
 
 def _is_a(module: nn.Module, kind: type) -> bool:
@@ -74,9 +84,9 @@ def _title(layer: nn.Module) -> str:
     return f"{type(layer).__module__}.{type(layer).__name__}"
 
 
-def _active(tuners: Mapping[str, Any], lora: Mapping[str, Any]) -> str:
-    """Return the name of the one adapter that is active in any layer."""
-    held: set[str] = {name for layer in lora.values() for name in _held(layer)}
+def _active(tuners: Mapping[str, Any], lora: Mapping[str, Collection[str]]) -> str:
+    """Return the one adapter that is active in any layer; `lora` are those of each LoRA layer."""
+    held = {name for names in lora.values() for name in names}
     if not held:
         other = next((_title(layer) for layer in tuners.values()), None) if not lora else None
         what = "no LoRA adapter is active" if tuners else "the model has no PEFT layers"
@@ -113,20 +123,24 @@ def _held(layer: Any) -> set[str]:
     return set(layer.active_adapters) & {*layer.lora_A, *layer.lora_embedding_A}
 
 
-def check_pristine(module: nn.Module, name: str = "") -> None:
+def check_pristine(module: nn.Module) -> None:
     """Raise UsageError where PEFT has merged an adapter into weights, which are then no base.
 
     It is asked at every call of an engine, so it does not look into PEFT's layers.
     """
-    merged = vars(module).get("merged_adapters")
-    if merged:
-        raise UsageError(
-            f"adapter {merged[0]} is merged into {name}, so the base is not pristine",
-            hint="load the base anew and never merge: the engine keeps merged copies of its own",
-        )
-    if merged is None:
-        for child_name, child in module.named_children():
-            check_pristine(child, f"{name}.{child_name}" if name else child_name)
+    waiting = [("", module)]
+    while waiting:
+        name, owner = waiting.pop()
+        merged = vars(owner).get("merged_adapters")
+        if merged:
+            raise UsageError(
+                f"adapter {merged[0]} is merged into {name[1:]}, so the base is not pristine",
+                hint="load the base anew and never merge: the engine keeps merged copies of its"
+                " own",
+            )
+        if merged is None:
+            inside = [(f"{name}.{own}", child) for own, child in _children(owner)]
+            waiting += reversed(inside)
 
 
 def _add(found: Found, name: str, layer: Any, active: str, biased: bool) -> None:

@@ -1,8 +1,8 @@
 """Operations on hundreds of small tensors at once: an adapter's, at every refresh.
 
-One call each for what would be a Python call and a launch a tensor; where tensors differ in dtype
-or strides, torch itself goes through them one by one. No public function gives these (they are what
-torch.optim is made of).
+One call each for what would be a Python call and a launch a tensor. Where any of them differ in
+strides, torch itself goes through them one by one, so those have a call of their own. No public
+function gives these (they are what torch.optim is made of).
 """
 
 from __future__ import annotations
@@ -15,8 +15,14 @@ from torch import Tensor
 
 def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy every source into its target."""
-    if targets:
-        torch._foreach_copy_(targets, sources)
+    alike: dict[bool, tuple[list[Tensor], list[Tensor]]] = {True: ([], []), False: ([], [])}
+    for target, source in zip(targets, sources, strict=True):
+        held = alike[target.stride() == source.stride()]
+        held[0].append(target)
+        held[1].append(source)
+    for targets, sources in alike.values():
+        if targets:
+            torch._foreach_copy_(targets, sources)
 
 
 def scaled_all(factors: Sequence[tuple[Tensor, float]]) -> list[Tensor]:

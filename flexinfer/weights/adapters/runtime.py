@@ -76,39 +76,51 @@ class RuntimeWeights:
 
     def lacking(self, adapter: Adapter) -> list[str]:
         """Return the adapter's targets that have no side path."""
-        return sorted(name for name in adapter.pairs if not self._room(name))
-
-    def _room(self, name: str) -> int:
-        """Return the largest rank that a linear map has a side path for."""
-        return len(self._sides[name].a) if name in self._sides else 0
+        return sorted(name for name in adapter.pairs if name not in self._sides)
 
     def load(self, adapter: Adapter) -> None:
         """Copy A and scaled B into place, in stream order; a smaller rank leaves zeros.
 
         Raises UsageError, before anything is written, for a rank that there is no room for.
         """
-        for name, pair in adapter.pairs.items():
-            if len(pair.a) > self._room(name):
-                raise UsageError(
-                    f"{name} of the adapter has rank {len(pair.a)}; the engine was built for "
-                    f"{self._room(name)}",
-                    hint="build the engine anew for a larger rank",
-                )
+        used = self._used(adapter)
         with torch.no_grad():
             for name, side in self._sides.items():
                 _clear(side, self._biases[name], adapter.pairs.get(name))
-            used = [(self._sides[name], pair) for name, pair in adapter.pairs.items()]
-            copy_all([side.a[: len(pair.a)] for side, pair in used], [pair.a for _, pair in used])
+            copy_all([side.a for side, _ in used], [pair.a for _, pair in used])
             for first in range(0, len(used), AT_ONCE):
                 some = used[first : first + AT_ONCE]
-                scaled = scaled_all([(pair.b.float(), float(pair.scale)) for _, pair in some])
-                copy_all([side.b[:, : len(pair.a)] for side, pair in some], scaled)
+                scaled = scaled_all([(self._wide(pair.b), float(pair.scale)) for _, pair in some])
+                copy_all([side.b for side, _ in some], scaled)
+
+    def _used(self, adapter: Adapter) -> list[tuple[Side, Pair]]:
+        """Return where each pair goes, as far as its rank; raises UsageError for lack of room."""
+        used = []
+        for name, pair in adapter.pairs.items():
+            side, rank = self._sides.get(name), pair.a.shape[0]
+            room = 0 if side is None else side.a.shape[0]
+            if side is None or rank > room:
+                raise UsageError(
+                    f"{name} of the adapter has rank {rank}; the engine was built for {room}",
+                    hint="build the engine anew for a larger rank",
+                )
+            used.append((side if rank == room else _narrow(side, rank), pair))
+        return used
+
+    def _wide(self, b: Tensor) -> Tensor:
+        """Return B in a dtype in which it can be scaled: its product is rounded once."""
+        return b if b.dtype in (self._like.dtype, torch.float32) else b.float()
+
+
+def _narrow(side: Side, rank: int) -> Side:
+    """Return where an adapter of a smaller rank goes."""
+    return Side(side.a[:rank], side.b[:, :rank], side.bias)
 
 
 def _clear(side: Side, bias: Tensor | None, pair: Pair | None) -> None:
     """Zero the ranks that an adapter does not use, and set the bias; `bias` is the base's."""
-    used = 0 if pair is None else len(pair.a)
-    if used < len(side.a):
+    used = 0 if pair is None else pair.a.shape[0]
+    if used < side.a.shape[0]:
         side.a[used:].zero_()
         side.b[:, used:].zero_()
     if side.bias is not None and bias is not None:

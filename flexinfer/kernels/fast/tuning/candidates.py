@@ -25,6 +25,8 @@ MOST_WAVES = 5.3
 NF4_SPLITS = (1, 2, 4, 5, 8, 10, 16, 19)
 NF4_WAVES = 10.0
 """The same of products with 4-bit weights, whose blocks are smaller."""
+NF4_FILL = 2
+"""Blocks of theirs that every multiprocessor has at the split that is tried first."""
 WIDEST_SPLIT = 16384
 """Outputs up to which a product with 4-bit weights is split at more than 32 rows: wider ones fill
 any device, and have long partial sums."""
@@ -60,8 +62,8 @@ PREFILL = {
 
 NF4: Mapping[int, Mapping[int, Any]] = {
     APART: {
-        8: ((64, 128, 4, 3), (64, 128, 2, 3), (32, 256, 4, 3), (64, 256, 8, 2)),
-        16: ((64, 128, 4, 3), (64, 128, 2, 3), (32, 256, 4, 3), (64, 256, 8, 2)),
+        8: ((64, 128, 4, 3), (64, 128, 2, 3), (32, 256, 4, 3), (16, 256, 4, 4)),
+        16: ((64, 128, 4, 3), (32, 256, 4, 3), (32, 256, 4, 2), (16, 256, 4, 4)),
         32: ((64, 128, 4, 3), (64, 128, 2, 3), (32, 128, 4, 3)),
         64: ((32, 128, 4, 3),),
     },
@@ -145,7 +147,7 @@ def nf4(N: int, K: int, rows: int, processors: int) -> list[Family]:
         ]
         if splits:
             make = partial(_at_split, tile)
-            families.append(_ladder(make, splits, blocks, processors))
+            families.append(_ladder(make, splits, blocks, NF4_FILL * processors))
     return families
 
 
