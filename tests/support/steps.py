@@ -30,6 +30,7 @@ def made_step(step: int, **changes: Any) -> StepRecord:
         "train_s": 3.5,
         "step_s": 5.78,
         "tokens_per_s": 1820.4,
+        "memory_gb": 2.0,
         "peak_memory_gb": 3.0,
         "grad_norm": 0.3,
         "learning_rate": 1e-5,

@@ -22,6 +22,7 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "clipped_fraction": "completions that --max-completion-length ended",
         "tokens": "completion tokens of the step, tokens_per_s over generate_s alone",
         "train_s": "step_s without generate_s and refresh_s: rewards, loss, update",
+        "memory_gb": "allocated on the device at the end of the step; 0 without one",
         "peak_memory_gb": "allocated on the device at most so far; 0 without one",
     }
 )
@@ -54,6 +55,7 @@ class StepRecord:
     train_s: float
     step_s: float
     tokens_per_s: float
+    memory_gb: float
     peak_memory_gb: float
     grad_norm: float | None
     learning_rate: float

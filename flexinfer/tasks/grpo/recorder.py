@@ -78,6 +78,7 @@ class Recorder(TrainerCallback):  # type: ignore[misc]  # transformers has no ty
             train_s=train_s,
             step_s=self._step_s,
             tokens_per_s=times.tokens / times.generate_s if times.generate_s else 0.0,
+            memory_gb=memory_gb(),
             peak_memory_gb=peak_memory_gb(),
             grad_norm=logs.get("grad_norm"),
             learning_rate=logs["learning_rate"],
@@ -96,6 +97,11 @@ def _by_name(logs: Mapping[str, float]) -> dict[str, float]:
         for key, value in logs.items()
         if key.startswith("rewards/") and key.endswith("/mean")
     }
+
+
+def memory_gb() -> float:
+    """Return the device memory allocated now, in 10^9 bytes; 0 without a CUDA device."""
+    return torch.cuda.memory_allocated() / GB if torch.cuda.is_available() else 0.0
 
 
 def peak_memory_gb() -> float:
