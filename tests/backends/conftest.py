@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 
 import pytest
 
 
 @pytest.fixture
-def quick_collection() -> Iterator[None]:
+def quick_collection() -> None:
     """Keep what is imported out of the collections that continuous batching runs at each stop."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()

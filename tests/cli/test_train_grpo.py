@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.grpo_runs import few_sums
+
 SHORT = (
     *("train-grpo", "--device", "cpu", "--max-steps", "2", "--lora-rank", "4"),
     *("--num-generations", "4", "--per-device-batch-size", "8", "--max-batch-size", "8"),
 )
+
+
+@pytest.fixture(autouse=True)
+def _few_sums() -> Iterator[None]:
+    with few_sums():
+        yield
 
 
 def test_one_document_and_every_file(command: Any, tmp_path: Path) -> None:

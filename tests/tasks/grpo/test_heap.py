@@ -11,6 +11,7 @@ import pytest
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.tasks.grpo.heap import settled_heap
 from flexinfer.tasks.grpo.run import GrpoConfig, RolloutOptions, run_grpo
+from tests.support.grpo_runs import few_sums
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +21,7 @@ def _thawed() -> Iterator[None]:
     gc.unfreeze()
 
 
+@few_sums()
 def test_steps_run_over_a_frozen_heap_and_give_it_back(tmp_path: Path) -> None:
     frozen: list[int] = []
     config = GrpoConfig(

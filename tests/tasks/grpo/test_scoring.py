@@ -11,11 +11,13 @@ from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.tasks.grpo.record import GrpoReport
 from flexinfer.tasks.grpo.run import GrpoConfig, RolloutOptions, run_grpo
 from flexinfer.tasks.grpo.stages import Stages
+from tests.support.grpo_runs import few_sums
 
 Told = list[tuple[str, int, int]]
 NAME = "scoring held-out arithmetic"
 
 
+@few_sums()
 def run(folder: Path, rollout: str = "flex", widen: bool = True) -> tuple[GrpoReport, Told]:
     """Train two steps of four completions; return the report and the progress told."""
     told: Told = []
