@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import ChatTemplate, EngineConfig, LoraMode
-from flexinfer.tasks.grpo.correction import Correction
 from flexinfer.tasks.grpo.live_rollout import LiveRollout
-from flexinfer.tasks.grpo.trainer import OnPolicyGRPOTrainer
+from flexinfer.tasks.grpo.training.correction import Correction
+from flexinfer.tasks.grpo.training.trainer import OnPolicyGRPOTrainer
 
 __all__ = ["Correction", "OnPolicyGRPOTrainer", "make_rollout"]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from flexinfer.tasks.grpo.record import StepRecord
+    from flexinfer.tasks.grpo.records.record import StepRecord
 
 ROWS = 20
 """Rows under one head; then the table stays where it is and a new one begins."""
@@ -69,7 +69,7 @@ class GrpoProgress:
         if self._screen is not None:
             self._screen.add(record)
         elif not self._quiet:
-            from flexinfer.tasks.grpo.step_row import line
+            from flexinfer.tasks.grpo.records.step_row import line
 
             say(line(record, self._max_steps))
 
@@ -132,7 +132,7 @@ class StepScreen:
 
     def add(self, record: StepRecord) -> None:
         """Add a row, and move the bar on; a full table is left behind above the live part."""
-        from flexinfer.tasks.grpo.step_row import cells
+        from flexinfer.tasks.grpo.records.step_row import cells
 
         self._rows.append(cells(record))
         self._bar.update(self._steps, completed=record.step, description="")
@@ -169,7 +169,7 @@ def _table(rows: list[list[str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from flexinfer.tasks.grpo.step_row import COLUMNS
+    from flexinfer.tasks.grpo.records.step_row import COLUMNS
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in COLUMNS:

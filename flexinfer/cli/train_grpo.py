@@ -25,7 +25,7 @@ from flexinfer.cli.options import CommonFlags, ModelFlags
 from flexinfer.cli.width import screen_width
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import UsageError
-from flexinfer.tasks.grpo.hush import hushed
+from flexinfer.tasks.grpo.training.hush import hushed
 
 if TYPE_CHECKING:
     from flexinfer.tasks.grpo.config import GrpoConfig

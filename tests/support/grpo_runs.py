@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.problems import arithmetic
-from flexinfer.tasks.grpo.record import GrpoReport
+from flexinfer.tasks.grpo.records.record import GrpoReport
 from flexinfer.tasks.grpo.run import RolloutOptions, run_grpo
 
 MODEL = ModelOptions(model="tiny-gemma4", device="cpu", seed=3)

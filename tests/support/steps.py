@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flexinfer.tasks.grpo.record import GrpoReport, StepRecord
+from flexinfer.tasks.grpo.records.record import GrpoReport, StepRecord
 
 
 def made_step(step: int, **changes: Any) -> StepRecord:

@@ -10,11 +10,11 @@ from flexinfer.backends.choose import BACKENDS
 from flexinfer.config import EngineConfig, ModelOptions, SamplingParams
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.correction import LOSSES
 from flexinfer.tasks.grpo.extras import need
 from flexinfer.tasks.grpo.problems.choose import choose_problems
 from flexinfer.tasks.grpo.problems.hub import HUB_SETS
 from flexinfer.tasks.grpo.rewards.choose import choose_rewards
+from flexinfer.tasks.grpo.training.correction import LOSSES
 
 
 def check_names(config: GrpoConfig) -> None:

@@ -18,8 +18,8 @@ from flexinfer.errors import EnvironmentUnfit, UsageError, one_line
 if TYPE_CHECKING:
     from flexinfer.config import Device
     from flexinfer.engine.outputs import Completion
-    from flexinfer.tasks.grpo.correction import Gap
     from flexinfer.tasks.grpo.rollout import Times
+    from flexinfer.tasks.grpo.training.correction import Gap
 
 T = TypeVar("T")
 

@@ -20,14 +20,14 @@ from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.tasks.environment import environment, now
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.extras import need
-from flexinfer.tasks.grpo.hush import hushed
 from flexinfer.tasks.grpo.processes import is_first
+from flexinfer.tasks.grpo.training.hush import hushed
 
 __all__ = ["GrpoConfig", "RolloutOptions", "render", "run_grpo"]
 
 if TYPE_CHECKING:
-    from flexinfer.tasks.grpo.log import Log
-    from flexinfer.tasks.grpo.record import GrpoReport, StepRecord
+    from flexinfer.tasks.grpo.records.log import Log
+    from flexinfer.tasks.grpo.records.record import GrpoReport, StepRecord
     from flexinfer.tasks.grpo.setup import Parts
 
 INSTALL = "flexinfer[grpo]"
@@ -54,17 +54,17 @@ def run_grpo(
     """
     for module in ("trl", "datasets", "accelerate"):
         need(module, "train-grpo", INSTALL)
-    from flexinfer.tasks.grpo.checkpoints import begin, check_outputs, found
-    from flexinfer.tasks.grpo.folder import made
-    from flexinfer.tasks.grpo.log import Log
     from flexinfer.tasks.grpo.names import check_names, check_unheard
     from flexinfer.tasks.grpo.problems.digest import digest
     from flexinfer.tasks.grpo.processes import joined
-    from flexinfer.tasks.grpo.report import write_page
-    from flexinfer.tasks.grpo.rollouts_file import NAME, RolloutsFile
+    from flexinfer.tasks.grpo.records.log import Log
+    from flexinfer.tasks.grpo.records.report import write_page
+    from flexinfer.tasks.grpo.records.rollouts_file import NAME, RolloutsFile
+    from flexinfer.tasks.grpo.records.stats_file import read_steps
+    from flexinfer.tasks.grpo.saved.checkpoints import begin, check_outputs, found
+    from flexinfer.tasks.grpo.saved.folder import made
+    from flexinfer.tasks.grpo.saved.whole import step_of
     from flexinfer.tasks.grpo.setup import assemble, work_of
-    from flexinfer.tasks.grpo.stats_file import read_steps
-    from flexinfer.tasks.grpo.whole import step_of
     from flexinfer.weights.load import load
 
     started_at, config = now(), config.filled(options.model)
@@ -111,7 +111,7 @@ def run_grpo(
 
 def render(report: GrpoReport, as_json: bool) -> str:
     """Return what goes to stdout, ending in a newline."""
-    from flexinfer.tasks.grpo.summary import as_text
+    from flexinfer.tasks.grpo.records.summary import as_text
 
     return report.to_json() if as_json else as_text(report)
 
@@ -120,11 +120,11 @@ def _train(
     parts: Parts, config: GrpoConfig, log: Log, last: Path | None, notice: Callable[[str], None]
 ) -> None:
     """Score the base, train, save the policy and score it; no step where `last` took them all."""
-    from flexinfer.tasks.grpo.checkpoints import is_over, save
     from flexinfer.tasks.grpo.evaluate import scored
-    from flexinfer.tasks.grpo.heap import settled_heap
-    from flexinfer.tasks.grpo.interrupts import StepBoundary
-    from flexinfer.tasks.grpo.recorder import Recorder
+    from flexinfer.tasks.grpo.records.recorder import Recorder
+    from flexinfer.tasks.grpo.saved.checkpoints import is_over, save
+    from flexinfer.tasks.grpo.training.heap import settled_heap
+    from flexinfer.tasks.grpo.training.interrupts import StepBoundary
 
     trainer, boundary = parts.trainer, StepBoundary()
     trainer.add_callback(Recorder(trainer, parts.rollout, log))
@@ -148,7 +148,7 @@ def _head(
     started_at: str,
 ) -> GrpoReport:
     """Return the report of a run that has taken no step."""
-    from flexinfer.tasks.grpo.record import GrpoReport
+    from flexinfer.tasks.grpo.records.record import GrpoReport
 
     settings: dict[str, Any] = {
         "model": asdict(options),

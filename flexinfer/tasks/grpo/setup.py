@@ -23,7 +23,6 @@ from flexinfer.errors import UsageError
 from flexinfer.tasks.grpo import processes
 from flexinfer.tasks.grpo.arguments import checked
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.correction import Correction
 from flexinfer.tasks.grpo.plan.scoring import widened_beside
 from flexinfer.tasks.grpo.positions import check_positions
 from flexinfer.tasks.grpo.problems.choose import choose_problems
@@ -34,7 +33,8 @@ from flexinfer.tasks.grpo.rewards.choose import check_answers, choose_rewards
 from flexinfer.tasks.grpo.rewards.sample import RewardFunc
 from flexinfer.tasks.grpo.rollout import Rollout
 from flexinfer.tasks.grpo.stages import Stages
-from flexinfer.tasks.grpo.trainer import OnPolicyGRPOTrainer
+from flexinfer.tasks.grpo.training.correction import Correction
+from flexinfer.tasks.grpo.training.trainer import OnPolicyGRPOTrainer
 from flexinfer.weights.adapters.check import NO_EFFECT
 from flexinfer.weights.load import LoadedModel
 

@@ -14,8 +14,8 @@ from safetensors import safe_open
 from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.outputs import RequestOutput
-from flexinfer.tasks.grpo.checkpoints import save
-from flexinfer.tasks.grpo.log import completions
+from flexinfer.tasks.grpo.records.log import completions
+from flexinfer.tasks.grpo.saved.checkpoints import save
 from flexinfer.weights.digest import digest
 from flexinfer.weights.load import AdapterChoice
 from tests.support.engines import complete, loaded

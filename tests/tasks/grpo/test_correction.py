@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from flexinfer.tasks.grpo.correction import Correction, gap_between
+from flexinfer.tasks.grpo.training.correction import Correction, gap_between
 
 TRAINER = torch.tensor([[-1.0, -2.0, -9.0], [-3.0, -9.0, -9.0]])
 ROLLOUT = torch.tensor([[-1.5, -2.0, 0.0], [-2.0, 0.0, 0.0]])

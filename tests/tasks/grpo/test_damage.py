@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flexinfer.errors import UsageError
-from flexinfer.tasks.grpo.record import GrpoReport
+from flexinfer.tasks.grpo.records.record import GrpoReport
 from tests.support.grpo_runs import adapter, assert_same, rollouts, run
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
-from flexinfer.tasks.grpo.heap import settled_heap
 from flexinfer.tasks.grpo.run import GrpoConfig, RolloutOptions, run_grpo
+from flexinfer.tasks.grpo.training.heap import settled_heap
 from tests.support.grpo_runs import few_sums
 
 

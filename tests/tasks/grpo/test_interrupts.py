@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexinfer.tasks.grpo.interrupts import RandomState, StepBoundary
+from flexinfer.tasks.grpo.training.interrupts import RandomState, StepBoundary
 
 
 def test_a_signal_between_steps_comes_at_once() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from flexinfer.tasks.grpo import trainer as trainers
-from flexinfer.tasks.grpo.narrow import narrowed
+from flexinfer.tasks.grpo.training import trainer as trainers
+from flexinfer.tasks.grpo.training.narrow import narrowed
 from tests.support.grpo import config, parts
 
 

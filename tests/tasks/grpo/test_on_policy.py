@@ -13,8 +13,8 @@ import torch
 from trl import GRPOTrainer
 
 from flexinfer.errors import FlexinferError, StaleWeights
-from flexinfer.tasks.grpo.correction import Gap
 from flexinfer.tasks.grpo.setup import Parts
+from flexinfer.tasks.grpo.training.correction import Gap
 from tests.support.grpo import config, parts
 from tests.support.tiny import FAMILIES
 

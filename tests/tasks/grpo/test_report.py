@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flexinfer.tasks.grpo.report import page, write_page
-from flexinfer.tasks.grpo.step_row import COLUMNS, cells, heads, line
+from flexinfer.tasks.grpo.records.report import page, write_page
+from flexinfer.tasks.grpo.records.step_row import COLUMNS, cells, heads, line
 from tests.support.steps import made_report, made_step
 
 STEPS = [made_step(n, rewards={"a": 0.1 * n, "b": 1.0}, clipped_fraction=0.0) for n in (3, 4)]

@@ -12,9 +12,9 @@ import pytest
 from safetensors import SafetensorError
 
 from flexinfer.errors import UsageError, WriteFailed
-from flexinfer.tasks.grpo.checkpoints import newest
-from flexinfer.tasks.grpo.folder import made
-from flexinfer.tasks.grpo.record import GrpoReport, StepRecord
+from flexinfer.tasks.grpo.records.record import GrpoReport, StepRecord
+from flexinfer.tasks.grpo.saved.checkpoints import newest
+from flexinfer.tasks.grpo.saved.folder import made
 from tests.support.grpo_runs import adapter, assert_same, rollouts, run
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flexinfer.errors import UsageError, WriteFailed
-from flexinfer.tasks.grpo.rollouts_file import RolloutLine, RolloutsFile
+from flexinfer.tasks.grpo.records.rollouts_file import RolloutLine, RolloutsFile
 
 
 def made(step: int, **changes: Any) -> RolloutLine:

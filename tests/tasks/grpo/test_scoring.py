@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
-from flexinfer.tasks.grpo.record import GrpoReport
+from flexinfer.tasks.grpo.records.record import GrpoReport
 from flexinfer.tasks.grpo.run import GrpoConfig, RolloutOptions, run_grpo
 from flexinfer.tasks.grpo.stages import Stages
 from tests.support.grpo_runs import few_sums

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flexinfer.errors import UsageError, WriteFailed
-from flexinfer.tasks.grpo.record import StepRecord
-from flexinfer.tasks.grpo.stats_file import check_stats, read_steps, write_stats
+from flexinfer.tasks.grpo.records.record import StepRecord
+from flexinfer.tasks.grpo.records.stats_file import check_stats, read_steps, write_stats
 from tests.support.steps import made_report, made_step
 
 PROMISED = {

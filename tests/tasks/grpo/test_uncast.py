@@ -10,8 +10,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora.layer import Linear
 
-from flexinfer.tasks.grpo import trainer as trainers
-from flexinfer.tasks.grpo.uncast import casting, plain_layers
+from flexinfer.tasks.grpo.training import trainer as trainers
+from flexinfer.tasks.grpo.training.uncast import casting, plain_layers
 from tests.support.grpo import config, parts
 from tests.support.rollouts import fresh
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from flexinfer.errors import UsageError, WriteFailed
-from flexinfer.tasks.grpo.record import finite
+from flexinfer.tasks.grpo.records.record import finite
 from flexinfer.tasks.output_file import write_whole
 
 NAME = "rollouts.jsonl"

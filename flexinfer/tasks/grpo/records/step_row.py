@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from flexinfer.tasks.grpo.record import StepRecord
+from flexinfer.tasks.grpo.records.record import StepRecord
 
 
 class Column(NamedTuple):

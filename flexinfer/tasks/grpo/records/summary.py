@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from flexinfer.tasks.grpo.record import GrpoReport
+from flexinfer.tasks.grpo.records.record import GrpoReport
 
 
 def as_text(report: GrpoReport) -> str:

@@ -15,9 +15,9 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from flexinfer.errors import FlexinferError, StaleWeights, UsageError, WriteFailed, one_line
-from flexinfer.tasks.grpo.correction import LOSSES, Correction, Gap, GapSums, gap_between
-from flexinfer.tasks.grpo.narrow import narrowed
-from flexinfer.tasks.grpo.uncast import casting, plain_layers
+from flexinfer.tasks.grpo.training.correction import LOSSES, Correction, Gap, GapSums, gap_between
+from flexinfer.tasks.grpo.training.narrow import narrowed
+from flexinfer.tasks.grpo.training.uncast import casting, plain_layers
 
 
 class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type stubs

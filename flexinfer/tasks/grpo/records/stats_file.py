@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flexinfer.errors import UsageError
-from flexinfer.tasks.grpo.record import GrpoReport, StepRecord
+from flexinfer.tasks.grpo.records.record import GrpoReport, StepRecord
 from flexinfer.tasks.output_file import check_writable, write_whole
 
 FLAG = "--stats-path"

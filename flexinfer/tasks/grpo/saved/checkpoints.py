@@ -16,9 +16,9 @@ from flexinfer.errors import UsageError, WriteFailed, one_line
 from flexinfer.tasks.charts.write import check_report
 from flexinfer.tasks.grpo import processes
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.folder import FLAG, ahead, check_folder
-from flexinfer.tasks.grpo.stats_file import check_stats
-from flexinfer.tasks.grpo.whole import ADAPTER, ADAPTER_CONFIG, damaged, step_of, unfinished
+from flexinfer.tasks.grpo.records.stats_file import check_stats
+from flexinfer.tasks.grpo.saved.folder import FLAG, ahead, check_folder
+from flexinfer.tasks.grpo.saved.whole import ADAPTER, ADAPTER_CONFIG, damaged, step_of, unfinished
 from flexinfer.tasks.output_file import write_whole
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from flexinfer.engine.outputs import Completion
-from flexinfer.tasks.grpo.record import GrpoReport, StepRecord
-from flexinfer.tasks.grpo.rollouts_file import RolloutLine, RolloutsFile
-from flexinfer.tasks.grpo.stats_file import write_stats
+from flexinfer.tasks.grpo.records.record import GrpoReport, StepRecord
+from flexinfer.tasks.grpo.records.rollouts_file import RolloutLine, RolloutsFile
+from flexinfer.tasks.grpo.records.stats_file import write_stats
 
 
 class Log:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from flexinfer.tasks.charts.chart import Bars, Curves, Page, Series, Table
 from flexinfer.tasks.charts.write import write_report
-from flexinfer.tasks.grpo.record import DEFINITIONS, GrpoReport, StepRecord
-from flexinfer.tasks.grpo.step_row import cells, heads
+from flexinfer.tasks.grpo.records.record import DEFINITIONS, GrpoReport, StepRecord
+from flexinfer.tasks.grpo.records.step_row import cells, heads
 
 X = "optimizer step"
 NEAR = 4.0

@@ -11,11 +11,11 @@ import torch
 from transformers import TrainerCallback
 
 from flexinfer.errors import FlexinferError
-from flexinfer.tasks.grpo.log import Log, completions
 from flexinfer.tasks.grpo.processes import all_gaps, all_samples, all_times
-from flexinfer.tasks.grpo.record import StepRecord
+from flexinfer.tasks.grpo.records.log import Log, completions
+from flexinfer.tasks.grpo.records.record import StepRecord
 from flexinfer.tasks.grpo.rollout import Rollout, Times
-from flexinfer.tasks.grpo.trainer import OnPolicyGRPOTrainer
+from flexinfer.tasks.grpo.training.trainer import OnPolicyGRPOTrainer
 
 GB = 1e9
 

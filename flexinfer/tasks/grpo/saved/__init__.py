@@ -1,0 +1,1 @@
+"""The output folder: one run at a time, checkpoints, and whether they are whole."""

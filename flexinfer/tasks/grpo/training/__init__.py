@@ -1,0 +1,1 @@
+"""TRL's trainer as train-grpo uses it: corrected, interruptible, without needless work."""
