@@ -66,11 +66,26 @@ class Session:
 
 
 class Served(NamedTuple):
-    """The results by key, the steps of the loop and whether CUDA graphs ran them."""
+    """The results by key, the steps of the loop and whether CUDA graphs ran them.
+
+    `attention` is what transformers took, `ahead` whether it batched without waiting for results.
+    """
 
     results: dict[str, Got]
     steps: int
     graphs: bool
+    attention: str
+    ahead: bool
+
+    def said(self, on_gpu: bool) -> str:
+        """Say what transformers decided, and what would be faster."""
+        attention = self.attention.removeprefix("paged|")
+        slow = on_gpu and "flash" not in attention
+        return (
+            f"continuous batching ran with {attention}, {'' if self.graphs else 'no '}CUDA graphs, "
+            f"{'batching ahead' if self.ahead else 'waiting for each step'}"
+            f"{'; with flash attention (pip install kernels) it is faster' if slow else ''}"
+        )
 
 
 def serve(
@@ -100,8 +115,14 @@ def serve(
             for key in waiting:
                 manager.cancel_request(key)
             raise
-        graphs = any(manager.continuous_batching_config.cuda_graph_booleans)
-        return Served(results, int(vars(manager).get("current_batch", 0)), graphs)
+        ran = manager.continuous_batching_config
+        return Served(
+            results,
+            int(vars(manager).get("current_batch", 0)),
+            graphs=any(ran.cuda_graph_booleans),
+            attention=str(module.config._attn_implementation),
+            ahead=bool(ran.use_async_batching),
+        )
 
 
 def _add(manager: Any, one: Wanted) -> str | None:

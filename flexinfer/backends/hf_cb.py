@@ -114,6 +114,7 @@ class HfCbBackend(ModuleBackend):
                     module, session, wanted, lambda n: self._report("generating", n, len(samples))
                 )
             self._count(served, wanted, call)
+            self.notices = tuple(dict.fromkeys((*self.notices, served.said(lender.on_gpu))))
             for one, sample in zip(wanted, group, strict=True):
                 self._replay(lender.module, sample, served.results[one.key], call)
 

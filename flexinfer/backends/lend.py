@@ -32,6 +32,11 @@ class Lender:
         self._attn_impl = attn_impl
         self._left: dict[str, Any] = {}
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the module lies on a CUDA device."""
+        return bool(self.module.device.type == "cuda")
+
     @contextmanager
     def loan(self) -> Iterator[PreTrainedModel]:
         """Yield the module in eval mode, with its loans' attention and no generation config.

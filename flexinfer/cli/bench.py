@@ -11,8 +11,8 @@ from flexinfer.cli.failures import say_failure
 from flexinfer.cli.flags import option
 from flexinfer.cli.options import (
     IGNORE_EOS,
-    MAX_NEW_TOKENS,
     OUTPUT,
+    SAMPLING,
     TEMPERATURE,
     CommonFlags,
     ModelFlags,
@@ -55,9 +55,32 @@ class WorkloadFlags:
         option("--n-rounds", panel=WORKLOAD, metavar="N", help="Timed rounds, after a warm-up."),
     ] = 5
     prompt_length: Annotated[
-        str, option("--prompt-length", panel=WORKLOAD, metavar="LOW:HIGH", help="In tokens.")
+        str,
+        option(
+            "--prompt-length",
+            panel=WORKLOAD,
+            metavar="LOW:HIGH",
+            help="In tokens; 64:256,1024 sweeps.",
+        ),
     ] = "64:256"
-    max_new_tokens: Annotated[int, MAX_NEW_TOKENS] = 512
+    max_new_tokens: Annotated[
+        str,
+        option(
+            "--max-new-tokens",
+            panel=SAMPLING,
+            metavar="SIZE",
+            help="Tokens to generate; 128,512 sweeps.",
+        ),
+    ] = "512"
+    weights: Annotated[
+        str | None,
+        option(
+            "--weights",
+            panel=WORKLOAD,
+            metavar="FORMS",
+            help="Sweep: of plain,merged,runtime,4bit,4bit+merged,4bit+runtime, with commas.",
+        ),
+    ] = None
     temperature: Annotated[float, TEMPERATURE] = 1.0
     ignore_eos: Annotated[bool, IGNORE_EOS] = True
     gate: Annotated[
@@ -98,9 +121,18 @@ class ReportFlags:
         option(
             "--profile",
             panel=OUTPUT,
-            help="After the rounds, show where the time of a decode step goes.",
+            help="After the rounds, show where the time of a decode step goes, kernel by kernel.",
         ),
     ] = False
+    trace_path: Annotated[
+        str | None,
+        option(
+            "--trace-path",
+            panel=OUTPUT,
+            metavar="FILE",
+            help="The trace of --profile (default: flexinfer-trace.json.gz).",
+        ),
+    ] = None
     baseline: Annotated[
         str | None,
         option("--baseline", panel=OUTPUT, metavar="FILE", help="What --stats-path once wrote."),
@@ -122,6 +154,9 @@ def bench(
     from flexinfer.tasks.bench.run import (
         FORMATS,
         BenchConfig,
+        labels,
+        parse_new_tokens,
+        parse_weights,
         render,
         run_bench,
         write_page,
@@ -131,6 +166,9 @@ def bench(
     sizes, chosen = _batch_sizes(workload, engine)
     values = vars(workload) | {"backends": tuple(workload.backends or ("flex",))}
     values |= {name: value for name, value in vars(result).items() if name != "format"}
+    news = parse_new_tokens(workload.max_new_tokens)
+    values |= {"max_new_tokens": news[0], "new_tokens": news if len(news) > 1 else ()}
+    values |= {"weights": parse_weights(workload.weights), "trace_path": _trace_path(result)}
     bench_config = BenchConfig(**values, batch_sizes=sizes, seed=engine.seed)
     form = "json" if common.as_json else result.format
     if form not in FORMATS:
@@ -141,9 +179,9 @@ def bench(
             console.notice(chosen)
         options = model.options(engine.seed, console.notice)
         report = run_bench(options, engine_config, bench_config, console.report, console.notice)
-    for row in report.results:
+    for label, row in zip(labels(report.results), report.results, strict=True):
         if row.error is not None:
-            say_failure(f"{row.backend} batch {row.max_batch_size}: {row.error}")
+            say_failure(f"{label}: {row.error}")
     try:
         print_data(render(report, form, screen_width()))
     finally:
@@ -154,6 +192,15 @@ def bench(
     if report.ended_by is not None:
         raise report.ended_by
     return report.exit_code
+
+
+def _trace_path(result: ReportFlags) -> str | None:
+    """Return where the trace goes, None where there is none; raises UsageError."""
+    from flexinfer.tasks.bench.trace_path import DEFAULT
+
+    if result.trace_path is not None and not result.profile:
+        raise UsageError("--trace-path has no trace to take", hint="give --profile too")
+    return (result.trace_path or DEFAULT) if result.profile else None
 
 
 def _batch_sizes(

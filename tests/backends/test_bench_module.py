@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,10 @@ def test_what_the_module_cannot_do_is_refused(folder: str) -> None:
         backends=("flex", "hf"), n_prompts=3, n_rounds=1, max_new_tokens=4, prompt_length="4:9"
     )
     rows = run_bench(model(folder), engine, config).results
-    assert [row.error_code for row in rows] == [None, 2]
-    assert "--attention means nothing to hf" in str(rows[1].error)
+    assert [row.error_code for row in rows] == [None, None]
+    assert "hf: --attention left out, it means nothing to it" in rows[1].notices
+    with pytest.raises(UsageError, match="--attention means nothing to hf"):
+        run_bench(model(folder), engine, replace(config, backends=("hf",)))
 
 
 def test_a_folders_adapter_is_pefts_own(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
 from flexinfer.backends import cb_session
+from flexinfer.backends.cb_session import Served
 from flexinfer.backends.options import RolloutOptions
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from tests.backends.test_hf import assert_own
@@ -237,3 +238,24 @@ def test_settings_that_mean_nothing_are_refused() -> None:
         live("hf-cb", tiny("qwen3"), attention="dense")
     with pytest.raises(UsageError, match="--kv-memory means nothing to hf-cb on a CPU"):
         live("hf-cb", tiny("qwen3"), kv_memory=2**30)
+
+
+def test_what_transformers_decided_is_said_once_it_ran() -> None:
+    backend = live("hf-cb", tiny("qwen3"), options=KEPT)
+    before = backend.notices
+    for _ in range(2):
+        backend.generate(requests(2))
+    (said,) = [line for line in backend.notices if line not in before]
+    assert said == "continuous batching ran with eager, no CUDA graphs, waiting for each step"
+
+
+def test_what_would_be_faster_is_said_on_a_gpu_alone() -> None:
+    slow = Served({}, 1, graphs=False, attention="paged|sdpa", ahead=False)
+    fast = Served({}, 1, graphs=True, attention="kernels-community/flash-attn2", ahead=True)
+    assert slow.said(on_gpu=True).endswith(
+        "; with flash attention (pip install kernels) it is faster"
+    )
+    assert "faster" not in slow.said(on_gpu=False)
+    assert fast.said(on_gpu=True) == (
+        "continuous batching ran with kernels-community/flash-attn2, CUDA graphs, batching ahead"
+    )

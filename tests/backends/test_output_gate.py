@@ -33,7 +33,10 @@ def gate_of(engine: Engine, module: PreTrainedModel, config: BenchConfig = CONFI
     """Check an engine against a module, on CONFIG's workload."""
     prompts = workload(config.n_prompts, VOCAB, config.lengths)
     with engine:
-        return check_output(FlexBackend(engine), module, config, prompts, BATCH)
+        gate, samples = check_output(FlexBackend(engine), module, config, prompts, BATCH)
+    assert gate is not None
+    assert [len(sample.token_ids) for sample in samples] == [16] * BATCH
+    return gate
 
 
 def engine_over(model: str | PreTrainedModel) -> Engine:
@@ -126,7 +129,8 @@ def bench(tamper: Tamper, **given: Any) -> tuple[BenchReport, list[int]]:
     """Run bench over a tampered engine; return the report and the sizes of its calls."""
     calls: list[int] = []
     held = TamperedCheckpoint(loaded(tiny("qwen3")), tamper=tamper, calls=(calls,))
-    rig = replace(Rig(), load=lambda name, options, report: held)
+    name = held.model_name
+    rig = replace(Rig(), load=lambda name, options, report: held, model_name=lambda model: name)
     engine = EngineConfig(attention="dense", max_batch_size=BATCH, page_size=8)
     config = replace(CONFIG, **given)
     report = run_bench(ModelOptions(model="tiny"), engine, config, quiet, rig=rig)

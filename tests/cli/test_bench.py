@@ -209,6 +209,9 @@ def test_the_verdict_is_the_exit_code(
         (["--n-samples", "0"], 2),
         (["--max-new-tokens", "0"], 2),
         (["--max-batch-size", "1,x"], 2),
+        (["--max-new-tokens", "8,x"], 2),
+        (["--prompt-length", "8,8"], 2),
+        (["--weights", "8bit"], 2),
     ],
 )
 def test_what_cannot_be_measured(
@@ -218,3 +221,23 @@ def test_what_cannot_be_measured(
     assert (result.exit_code, result.stdout) == (code, "")
     assert result.stderr.startswith("error: --")
     assert not asked
+
+
+def test_sweeps_reach_the_task(command: Any, asked: list[Any]) -> None:
+    words = "--prompt-length 64:256,1024 --max-new-tokens 128,4k --weights plain,4bit+runtime"
+    assert command("bench", "-m", "m", "--adapter", "random:8", *words.split()).exit_code == 0
+    config = asked[2]
+    assert (config.prompt_length, config.new_tokens) == ("64:256,1024", (128, 4000))
+    assert (config.max_new_tokens, config.weights) == (128, ("plain", "4bit+runtime"))
+
+
+def test_a_profile_leaves_its_trace_somewhere(command: Any, asked: list[Any]) -> None:
+    command("bench", "-m", "m", "--profile")
+    assert asked[2].trace_path == "flexinfer-trace.json.gz"
+    command("bench", "-m", "m", "--profile", "--trace-path", "mine.json")
+    assert asked[2].trace_path == "mine.json"
+    command("bench", "-m", "m")
+    assert asked[2].trace_path is None
+    result = command("bench", "-m", "m", "--trace-path", "mine.json")
+    assert result.exit_code == 2
+    assert "error: --trace-path has no trace to take\nhint: give --profile too" in result.stderr

@@ -11,7 +11,9 @@ from typing import Any
 
 from flexinfer.errors import UsageError
 from flexinfer.tasks.bench.config import BenchConfig
+from flexinfer.tasks.bench.noise import noise_pct, round_rates
 from flexinfer.tasks.bench.result import KEY, BenchResult, Comparison
+from flexinfer.tasks.bench.side_by_side import labels
 from flexinfer.tasks.environment import SCHEMA_VERSION
 
 Row = Mapping[str, Any]
@@ -83,28 +85,49 @@ def compare(
 ) -> tuple[Comparison, ...]:
     """Compare each row; slower by more than `fail_below` percent is a regression (None: never).
 
-    A row without a figure on either side is said to be so; without one now where the baseline
-    has one, it is a regression when a threshold was given.
+    A loss that the scatter of the rounds explains is told and is none. A row without a figure on
+    either side is said to be so; without one now where the baseline has one, it is a regression
+    when a threshold was given.
     """
-    return tuple(_compare(row, baseline.rows.get(row.key), fail_below) for row in rows)
+    names = labels(rows)
+    return tuple(
+        _compare(row, f"{name}, {row.model_name}", baseline.rows.get(row.key), fail_below)
+        for row, name in zip(rows, names, strict=True)
+    )
 
 
-def _compare(row: BenchResult, old: Row | None, fail_below: float | None) -> Comparison:
+def _compare(row: BenchResult, label: str, old: Row | None, limit: float | None) -> Comparison:
     """Compare one row with the baseline's row of the same key."""
-    label = f"{row.backend} {row.model_name} batch {row.max_batch_size}"
     before = float(old["decode_tps_median"]) if old and old["decode_tps_median"] else None
     now = row.decode_tps_median
     change = 100.0 * (now / before - 1.0) if before and now is not None else None
-    lost = before is not None and (change is None or change < -(fail_below or 0.0))
-    note = "no figure in the baseline" if before is None else "no figure in this run"
+    noise = (
+        noise_pct(round_rates(vars(row)), round_rates(old)) if old and change is not None else None
+    )
+    if change is None:
+        note = "no figure in the baseline" if before is None else "no figure in this run"
+    else:
+        note = _note(change, noise, limit)
+    beyond = max(limit or 0.0, noise or 0.0)
+    lost = before is not None and (change is None or change < -beyond)
     return Comparison(
         label=label,
         decode_tps_baseline=before,
         decode_tps_now=now,
         change_pct=change,
-        regression=lost and fail_below is not None,
-        note=note if change is None else "",
+        noise_pct=noise,
+        regression=lost and limit is not None,
+        note=note,
     )
+
+
+def _note(change: float, noise: float | None, limit: float | None) -> str:
+    """Say how far a change can be trusted."""
+    if noise is None:
+        return "noise unknown: it takes two rounds on both sides" if change else ""
+    if limit is not None and change < -limit and change >= -noise:
+        return "a loss within the noise: more rounds would tell"
+    return "" if abs(change) > noise else "within the noise"
 
 
 def _differences(row: BenchResult, key: tuple[object, ...]) -> list[str]:
@@ -121,8 +144,12 @@ def _settings(document: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _usable(row: object) -> bool:
-    """Tell whether a row has its whole key, of plain values, and a figure or null."""
+    """Tell whether a row has its whole key, of plain values, a figure or null, and sound rounds."""
     if not isinstance(row, dict) or not set(KEY) <= set(row) | set(LATER):
+        return False
+    try:
+        round_rates(row)
+    except (TypeError, ValueError, AttributeError):
         return False
     if any(isinstance(row.get(name), list | dict) for name in KEY):
         return False

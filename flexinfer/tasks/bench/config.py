@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flexinfer.backends.choose import check_backend
-from flexinfer.config import SamplingParams
-from flexinfer.errors import UsageError
+from flexinfer.config import SamplingParams, parse_size
+from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.tasks.bench.weights import check_weights
 from flexinfer.tasks.charts.write import check_kind
 
 N_PROMPTS, MOST_AT_ONCE = 64, 256
@@ -20,14 +21,16 @@ MOST_TOKENS = 2**26
 class BenchConfig:
     """The workload, the rounds, what to sweep and what to hold the outcome against.
 
-    `prompt_length` is `LOW:HIGH` or one number, in tokens, both ends included. `n_samples` are
-    decoded from each prompt. `batch_sizes` is the sweep (empty: the engine config's own);
+    `prompt_length` is `LOW:HIGH` or one number, in tokens, both ends included; several, with
+    commas between them, are a sweep. `n_samples` are decoded from each prompt. `batch_sizes`,
+    `new_tokens` and `weights` (see bench.weights) are sweeps too; empty is the engine config's own,
+    `max_new_tokens`, and the weights as they were asked for.
     `n_prompts` None is N_PROMPTS for one batch size, and in a sweep what fills each (`prompts_at`).
     `temperature` 0 is greedy. `gate`: figures only of an engine whose output was checked.
-    `profile`: after the rounds, say where a step's time goes (of flex only). `tune`: before them,
-    find the own kernels' tiles for this model and device, and keep them for later processes.
-    `fail_below` is the percent of decode tokens a second a run may lose against `baseline` (a file
-    bench wrote).
+    `profile`: after the rounds, say where a step's time goes (of flex only), and leave the trace in
+    `trace_path`. `tune`: before them, find the own kernels' tiles for this model and device, and
+    keep them for later processes. `fail_below` is the percent of decode tokens a second a run may
+    lose against `baseline` (a file bench wrote).
     """
 
     backends: tuple[str, ...] = ("flex",)
@@ -39,6 +42,8 @@ class BenchConfig:
     ignore_eos: bool = True
     temperature: float = 1.0
     batch_sizes: tuple[int, ...] = ()
+    new_tokens: tuple[int, ...] = ()
+    weights: tuple[str, ...] = ()
     baseline: str | None = None
     fail_below: float | None = None
     stats_path: str | None = None
@@ -46,6 +51,7 @@ class BenchConfig:
     seed: int = 0
     gate: bool = True
     profile: bool = False
+    trace_path: str | None = None
     tune: bool = False
 
     def __post_init__(self) -> None:
@@ -54,12 +60,15 @@ class BenchConfig:
             ("--n-prompts", 1 if self.n_prompts is None else self.n_prompts),
             ("--n-samples", self.n_samples),
             ("--n-rounds", self.n_rounds),
-            ("--max-new-tokens", self.max_new_tokens),
+            *(("--max-new-tokens", count) for count in (self.max_new_tokens, *self.new_tokens)),
         ):
             _check(count >= 1, flag, count, "1 or more")
         _check(bool(self.backends), "--backend", self.backends, "at least one back end")
         _distinct("--backend", self.backends)
         _distinct("--max-batch-size", self.batch_sizes)
+        _distinct("--max-new-tokens", self.new_tokens)
+        _distinct("--prompt-length", tuple(_parts(self.prompt_length)))
+        check_weights(self.weights)
         _check(
             all(size >= 1 for size in self.batch_sizes),
             "--max-batch-size",
@@ -72,32 +81,41 @@ class BenchConfig:
         if self.n_prompts is None and len(self.batch_sizes) < 2:
             object.__setattr__(self, "n_prompts", N_PROMPTS)
         self._check_workload()
-        for name in self.backends:
-            check_backend(name)
+        self._check_backends()
         if self.report_file is not None:
             check_kind(self.report_file)
         self._check_profile()
 
+    def _check_backends(self) -> None:
+        """Check their names; among several a package that is missing is a row of its own."""
+        for name in self.backends:
+            try:
+                check_backend(name)
+            except EnvironmentUnfit:
+                if len(self.backends) == 1:
+                    raise
+
     def _check_workload(self) -> None:
         """Check that the prompts can be drawn in a sensible time."""
         most = max(map(self.prompts_at, self.batch_sizes or (1,)))
-        if most * self.lengths[1] > MOST_TOKENS:
+        longest = max(workload.lengths[1] for workload in self.workloads)
+        if most * longest > MOST_TOKENS:
             raise UsageError(
-                f"{most} prompts of up to {self.lengths[1]} tokens are no workload; allowed: "
+                f"{most} prompts of up to {longest} tokens are no workload; allowed: "
                 f"{MOST_TOKENS} prompt tokens",
                 hint="lower --n-prompts, --max-batch-size or --prompt-length",
             )
 
     def _check_profile(self) -> None:
         """Check that there are decode steps to profile, of the engine that can be."""
-        if self.profile and self.max_new_tokens < 2:
+        if self.profile and min(self.new_tokens or (self.max_new_tokens,)) < 2:
             raise UsageError("--profile needs --max-new-tokens of 2 or more: else nothing decodes")
         if self.profile and self.backends != ("flex",):
             raise UsageError("--profile is for --backend flex alone")
-        if self.profile and len(self.batch_sizes) > 1:
+        if self.profile and self.rows > 1:
             raise UsageError(
-                "--profile is for one batch size: the profiler stays in the process, and figures "
-                "of a sweep after it would not be those without it"
+                "--profile is for one row, not for a sweep: the profiler stays in the process, and "
+                "figures after it would not be those without it"
             )
 
     def _check_baseline(self) -> None:
@@ -121,13 +139,34 @@ class BenchConfig:
         """Prompts of a round times samples of each."""
         return (self.n_prompts or N_PROMPTS) * self.n_samples
 
+    @property
+    def workloads(self) -> tuple[BenchConfig, ...]:
+        """This config for each prompt length and number of new tokens, with one of each."""
+        parts = _parts(self.prompt_length)
+        if len(parts) == 1 and not self.new_tokens:
+            return (self,)
+        return tuple(
+            replace(self, prompt_length=part, max_new_tokens=count, new_tokens=())
+            for part in parts
+            for count in self.new_tokens or (self.max_new_tokens,)
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many rows one back end has."""
+        lengths = len(_parts(self.prompt_length)) * len(self.new_tokens or (1,))
+        return lengths * len(self.batch_sizes or (1,)) * len(self.weights or (1,))
+
     def prompts_at(self, batch_size: int) -> int:
         """Return how many prompts a round of that batch size has."""
         return self.n_prompts or -(-batch_size // self.n_samples)
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Shortest and longest prompt, in tokens, both included; raises UsageError."""
+        """Shortest and longest prompt of one workload, in tokens, both included.
+
+        Raises UsageError.
+        """
         match = re.fullmatch(r"\s*(\d{1,9})\s*(?::\s*(\d{1,9})\s*)?", self.prompt_length)
         low = int(match.group(1)) if match else 0
         high = int(match.group(2) or low) if match else 0
@@ -145,6 +184,16 @@ def parse_batch_sizes(text: str) -> tuple[int, ...]:
         "a number, or several as in 1,8,32",
     )
     return tuple(int(part) for part in parts)
+
+
+def parse_new_tokens(text: str) -> tuple[int, ...]:
+    """Read `512` or `128,512,4k` (the value of --max-new-tokens); raises UsageError."""
+    return tuple(parse_size(part, "--max-new-tokens") for part in text.split(","))
+
+
+def _parts(lengths: str) -> list[str]:
+    """Return each workload's `--prompt-length`."""
+    return [part.strip() for part in lengths.split(",")]
 
 
 def _check(ok: bool, flag: str, value: object, allowed: str) -> None:

@@ -28,27 +28,32 @@ def figures(measured: Measured) -> dict[str, Any]:
     good = [call for call in measured.rounds if call.problem is None]
     prompt_tokens = sum(len(output.prompt_token_ids) for output in measured.warm_up.outputs)
     during = measured.during
-    return _speed(good) | {
-        "capture_cudagraph": measured.before.graph_replays + during.graph_replays > 0,
-        "n_prompt_tokens": prompt_tokens,
-        "wall_times_s": tuple(call.wall_s for call in measured.rounds),
-        "round_tokens": tuple(call.tokens for call in measured.rounds),
-        "flagged_rounds": {
-            number: call.problem
-            for number, call in enumerate(measured.rounds, 1)
-            if call.problem is not None
-        },
-        "prefill_tps": _prefill_tps(measured.prefill, prompt_tokens),
-        "ttft_s": median(during.ttft_s) if during.ttft_s else None,
-        "step_ms": percentiles(during.step_s),
-        "compile_s": measured.before.compile_s + during.compile_s,
-        "capture_s": measured.before.capture_s + during.capture_s,
-        "warm_up_s": measured.warm_up.wall_s,
-        "graph_replays": during.graph_replays,
-        "eager_steps": during.eager_steps,
-        "preemptions": during.preemptions,
-        "sample_completions": _samples(measured.warm_up),
-    }
+    return (
+        _speed(good)
+        | _apart(measured, good)
+        | {
+            "capture_cudagraph": measured.before.graph_replays + during.graph_replays > 0,
+            "n_prompt_tokens": prompt_tokens,
+            "wall_times_s": tuple(call.wall_s for call in measured.rounds),
+            "round_tokens": tuple(call.tokens for call in measured.rounds),
+            "flagged_rounds": {
+                number: call.problem
+                for number, call in enumerate(measured.rounds, 1)
+                if call.problem is not None
+            },
+            "prefill_tps": _prefill_tps(measured.prefill, prompt_tokens),
+            "ttft_s": median(during.ttft_s) if during.ttft_s else None,
+            "ttft_ms": percentiles(during.ttft_s),
+            "step_ms": percentiles(during.step_s),
+            "compile_s": measured.before.compile_s + during.compile_s,
+            "capture_s": measured.before.capture_s + during.capture_s,
+            "warm_up_s": measured.warm_up.wall_s,
+            "graph_replays": during.graph_replays,
+            "eager_steps": during.eager_steps,
+            "preemptions": during.preemptions,
+            "sample_completions": _samples(measured.warm_up),
+        }
+    )
 
 
 def remarks(measured: Measured) -> tuple[str, ...]:
@@ -73,12 +78,14 @@ def roofline_figures(
         return {}
     prompts, news = zip(*good[0].samples, strict=True)
     floor_s = decode_bytes(cost, prompts, news, batch_size) / bandwidth
+    kv = sum(cost.kv_read(p + 1, p + n) for p, n in zip(prompts, news, strict=True))
     decode_s = median(call.wall_s for call in good) - median(first)
     if floor_s <= 0.0 or decode_s <= 0.0:
         return {}
     roofline = Roofline(
         weight_gb=cost.weight_bytes / 1e9,
         kv_bytes_per_token=cost.kv_bytes_per_token,
+        kv_bytes_per_row=kv / max(sum(news) - len(news), 1),
         copy_gb_per_s=bandwidth / 1e9,
         decode_floor_s=floor_s,
     )
@@ -100,6 +107,19 @@ def _speed(good: Sequence[Call]) -> dict[str, Any]:
         "decode_tps_median": median(rates),
         "decode_tps_best": max(rates),
     }
+
+
+def _apart(measured: Measured, good: Sequence[Call]) -> dict[str, Any]:
+    """Return what prefill and decoding take of a round, each by itself."""
+    walls = [call.wall_s for call in measured.prefill if call.problem is None]
+    if not walls:
+        return {}
+    prefill_s = median(walls)
+    decode_s = median(call.wall_s for call in good) - prefill_s if good else 0.0
+    tokens = median_low(call.tokens - len(call.samples) for call in good) if good else 0
+    if decode_s <= 0.0 or not tokens:
+        return {"prefill_s": prefill_s}
+    return {"prefill_s": prefill_s, "decode_s": decode_s, "decode_only_tps": tokens / decode_s}
 
 
 def _prefill_tps(calls: Sequence[Call], prompt_tokens: int) -> float | None:

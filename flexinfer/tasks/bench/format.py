@@ -9,12 +9,13 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import partial
-from typing import Any
 
 from flexinfer.errors import UsageError
+from flexinfer.tasks.bench.agreement import HELD
 from flexinfer.tasks.bench.profile.result import Profile
 from flexinfer.tasks.bench.profile.table import profile_markdown, profile_table
-from flexinfer.tasks.bench.result import DEFINITIONS, BenchReport, BenchResult
+from flexinfer.tasks.bench.result import DEFINITIONS, BenchReport, BenchResult, Comparison
+from flexinfer.tasks.bench.side_by_side import form_of, labels
 from flexinfer.tasks.columns import fitted, markdown, number
 
 NO_ROOFLINE = (
@@ -75,8 +76,10 @@ def _cell(value: object) -> object:
 
 def table_rows(report: BenchReport) -> list[list[str]]:
     """Return the table's cells, its head first."""
-    head = [name for name, _ in COLUMNS]
-    return [head, *([cell(row) for _, cell in COLUMNS] for row in report.results)]
+    rows = report.results
+    swept = [(name, cell) for name, cell in SWEPT if len(set(map(cell, rows))) > 1]
+    columns = [COLUMNS[0], *swept, *COLUMNS[1:]]
+    return [[name for name, _ in columns], *([cell(row) for _, cell in columns] for row in rows)]
 
 
 def _step(row: BenchResult, name: str) -> str:
@@ -84,6 +87,12 @@ def _step(row: BenchResult, name: str) -> str:
     return number((row.step_ms or {}).get(name), 2)
 
 
+SWEPT: tuple[Column, ...] = (
+    ("weights", lambda row: form_of(row) or "plain"),
+    ("prompts", lambda row: row.prompt_length),
+    ("new", lambda row: str(row.max_new_tokens)),
+)
+"""Columns that are shown where rows differ in them."""
 COLUMNS: tuple[Column, ...] = (
     ("backend", lambda row: row.backend),
     ("batch", lambda row: str(row.max_batch_size)),
@@ -121,16 +130,18 @@ def words(report: BenchReport) -> list[str]:
     done = [row for row in report.results if row.error is None]
     if done and all(row.roofline_pct is None for row in done):
         lines.append(NO_ROOFLINE)
-    for row in report.results:
-        label = f"{row.backend} batch {row.max_batch_size}"
-        lines += [f"{label}: failed: {row.error}"] if row.error else [f"{label}: {_gate(row)}"]
+    held = {name for one in report.agreements if one.tokens for name in (one.label, one.against)}
+    for label, row in zip(labels(report.results), report.results, strict=True):
+        found = f"failed: {row.error}" if row.error else _gate(row, label in held)
+        lines.append(f"{label}: {found}")
         if row.refresh_s is not None:
             lines.append(f"{label}: a refresh of the adapter takes {1e3 * row.refresh_s:.1f} ms")
         lines += [
             f"{label}: round {number} left out: {problem}"
             for number, problem in row.flagged_rounds.items()
         ]
-    lines += [_change(asdict(comparison)) for comparison in report.comparisons]
+    lines += [agreement.summary for agreement in report.agreements]
+    lines += [_change(comparison) for comparison in report.comparisons]
     return [*lines, f"verdict: {report.verdict}"]
 
 
@@ -138,27 +149,29 @@ def _profiles(report: BenchReport, lines: Callable[[Profile], list[str]]) -> lis
     """Return the profiles of all rows that have one, each under a line that says whose it is."""
     return [
         line
-        for row in report.results
+        for label, row in zip(labels(report.results), report.results, strict=True)
         if row.profile is not None
-        for line in (f"{row.backend} batch {row.max_batch_size}, profile of a decode step:", "",
+        for line in (f"{label}, profile of a decode step:", "",
                      *lines(row.profile), "")
     ]  # fmt: skip
 
 
-def _gate(row: BenchResult) -> str:
-    """Return what was checked of a row's output."""
-    return row.gate.summary if row.gate else "output gate: off, the output is unchecked"
+def _gate(row: BenchResult, held: bool) -> str:
+    """Return what was checked of a row's output; `held`: against another back end's."""
+    if row.gate is not None:
+        return row.gate.summary
+    return HELD if held else "output gate: off, the output is unchecked"
 
 
-def _change(comparison: Mapping[str, Any]) -> str:
+def _change(comparison: Comparison) -> str:
     """Return one comparison as a line."""
-    if comparison["change_pct"] is None:
-        return f"{comparison['label']}: {comparison['note']}"
-    was, now = comparison["decode_tps_baseline"], comparison["decode_tps_now"]
-    word = " REGRESSION" if comparison["regression"] else ""
-    return (
-        f"{comparison['label']}: {comparison['change_pct']:+.1f} % ({was:.1f} -> {now:.1f}){word}"
-    )
+    if comparison.change_pct is None:
+        return f"{comparison.label}: {comparison.note}"
+    was, now = comparison.decode_tps_baseline, comparison.decode_tps_now
+    noise = "" if comparison.noise_pct is None else f", noise {comparison.noise_pct:.1f} %"
+    line = f"{comparison.label}: {comparison.change_pct:+.1f} % ({was:.1f} -> {now:.1f}{noise})"
+    said = f"; {comparison.note}" if comparison.note else ""
+    return line + (" REGRESSION" if comparison.regression else "") + said
 
 
 FORMATS: Mapping[str, Callable[[BenchReport], str]] = {

@@ -1,16 +1,20 @@
-"""A bench report as charts: speed with the spread of its rounds, floor, step times, memory."""
+"""A bench report as a page: first figures, charts, every figure, the output gate, the settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from flexinfer.tasks.bench.format import heading, table_rows, words
+from flexinfer.tasks.bench.breakdown import breakdowns
+from flexinfer.tasks.bench.charts import SPEED, bar_charts
+from flexinfer.tasks.bench.format import heading, words
 from flexinfer.tasks.bench.result import BenchReport, BenchResult
-from flexinfer.tasks.charts.chart import Bar, Bars, Page, Table
+from flexinfer.tasks.bench.settings import settings
+from flexinfer.tasks.bench.side_by_side import labels
+from flexinfer.tasks.bench.tables import tables
+from flexinfer.tasks.bench.throughput import throughput
+from flexinfer.tasks.charts.chart import AnyChart, Page, Tile
 from flexinfer.tasks.charts.write import write_report
 from flexinfer.tasks.columns import number
-
-Figure = Callable[[BenchResult], float | None]
 
 
 def write_page(report: BenchReport) -> None:
@@ -21,67 +25,66 @@ def write_page(report: BenchReport) -> None:
 
 
 def page(report: BenchReport) -> Page:
-    """Return the page: charts of what was measured, the table, and what needs saying in words."""
+    """Return the page: what was measured, what was checked, and how it was run."""
     device = str(report.environment.get("device", "unknown device"))
+    models = ", ".join(dict.fromkeys(row.model_name for row in report.results))
     return Page(
-        title="flexinfer bench",
+        title=f"flexinfer bench: {models}" if models else "flexinfer bench",
         facts=[*heading(report), f"{device}, {report.started_at}"],
         charts=_charts(report.results),
-        tables=[Table(title="Figures", rows=table_rows(report), words=1)],
+        tables=[*tables(report), *settings(report)],
         notes=words(report),
+        verdict=(report.verdict, report.verdict == "ok"),
+        tiles=_tiles(report.results),
     )
 
 
-def _charts(rows: Sequence[BenchResult]) -> list[Bars]:
-    """Return the speed, and what else any row has a figure of."""
-    tokens = "tokens / s: median of the rounds (bar), each round (mark)"
-    speed = Bars(title="Decoded tokens a second", unit=tokens, bars=[_speed(row) for row in rows])
-    floor = Bars(
-        title="Share of the memory roofline",
-        unit="% of the decode speed that the copy bandwidth allows",
-        bars=_bars(rows, lambda row: row.roofline_pct, 1, " %"),
-        limit=(100.0, "roofline"),
-    )
-    steps = Bars(
-        title="Decode step", unit="ms: p50 (bar), p90 and p99 (marks)", bars=_step_bars(rows)
-    )
-    memory = Bars(
-        title="Peak memory", unit="GB", bars=_bars(rows, lambda row: row.peak_memory_gb, 2, " GB")
-    )
-    others = (floor, steps, memory)
-    return [speed, *(c for c in others if any(bar.value is not None for bar in c.bars))]
+def _charts(rows: Sequence[BenchResult]) -> list[AnyChart]:
+    """Return the charts: speed first, then where the time goes, then the rest."""
+    bars = bar_charts(rows)
+    speed = [chart for chart in bars if chart.title in SPEED]
+    others = [chart for chart in bars if chart.title not in SPEED]
+    return [*throughput(rows), *speed, *breakdowns(rows), *others]
 
 
-def _label(row: BenchResult) -> str:
-    """Name a row as the other formats do."""
-    return f"{row.backend} batch {row.max_batch_size}"
-
-
-def _speed(row: BenchResult) -> Bar:
-    """Return the speed of a row with that of each round which counts."""
-    flagged = row.flagged_rounds
-    timed = enumerate(zip(row.round_tokens, row.wall_times_s, strict=True), 1)
-    points = [tokens / wall for at, (tokens, wall) in timed if at not in flagged]
-    value = row.decode_tps_median
-    text = "failed" if row.error else "-" if value is None else f"{value:,.0f}"
-    return Bar(label=_label(row), value=value, text=text, points=points)
-
-
-def _bars(rows: Sequence[BenchResult], figure: Figure, digits: int, unit: str) -> list[Bar]:
-    """Return a bar of one figure for each row."""
-    values = [figure(row) for row in rows]
-    texts = ["-" if value is None else number(value, digits) + unit for value in values]
-    return [
-        Bar(label=_label(row), value=value, text=text)
-        for row, value, text in zip(rows, values, texts, strict=True)
+def _tiles(rows: Sequence[BenchResult]) -> list[Tile]:
+    """Return the fastest row's figures, and by how much it leads another back end."""
+    done = [(row.decode_tps_median, at) for at, row in enumerate(rows) if row.decode_tps_median]
+    if not done:
+        return []
+    speed, at = max(done)
+    best, label = rows[at], labels(rows)[at]
+    ttft, step = best.ttft_ms or {}, best.step_ms or {}
+    found = [
+        ("tokens a second", f"{speed:,.0f}", label),
+        _lead(rows, best),
+        ("of the memory roofline", _figure(best.roofline_pct, 1, " %"), "decoding alone"),
+        ("first token, p50", _figure(ttft.get("p50"), 0, " ms"), _p99(ttft, 0)),
+        ("decode step, p50", _figure(step.get("p50"), 2, " ms"), _p99(step, 2)),
+        ("peak memory", _figure(best.peak_memory_gb, 2, " GB"), label),
     ]
+    return [Tile(title=t, value=v, note=n) for t, v, n in found if v != "-"]
 
 
-def _step_bars(rows: Sequence[BenchResult]) -> list[Bar]:
-    """Return the median step of each row, its slow ones marked."""
-    bars = _bars(rows, lambda row: (row.step_ms or {}).get("p50"), 2, " ms")
-    slow = [[(row.step_ms or {})[p] for p in ("p90", "p99") if row.step_ms] for row in rows]
-    return [
-        Bar(label=bar.label, value=bar.value, text=bar.text, points=points)
-        for bar, points in zip(bars, slow, strict=True)
+def _lead(rows: Sequence[BenchResult], best: BenchResult) -> tuple[str, str, str]:
+    """Return how many times the best row is as fast as the next back end at the same batch."""
+    others = [
+        (row.decode_tps_median, row.backend)
+        for row in rows
+        if row.backend != best.backend and row.decode_tps_median and row.key[1:] == best.key[1:]
     ]
+    if not others or not best.decode_tps_median:
+        return "", "-", ""
+    speed, name = max(others)
+    return f"times {name}", f"{best.decode_tps_median / speed:.2f}", "at the same batch"
+
+
+def _p99(figures: object, digits: int) -> str:
+    """Return what the slowest hundredth takes at least."""
+    value = figures.get("p99") if isinstance(figures, dict) else None
+    return f"p99 {number(value, digits)} ms"
+
+
+def _figure(value: float | None, digits: int, unit: str) -> str:
+    """Return a figure with its unit, "-" where there is none."""
+    return "-" if value is None else number(value, digits) + unit

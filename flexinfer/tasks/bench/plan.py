@@ -14,7 +14,7 @@ def blank_rows(
     engine_config: EngineConfig,
     config: BenchConfig,
 ) -> list[BenchResult]:
-    """Return rows that say what will run, without figures, in the order of the sweep.
+    """Return rows that say what will run, without figures, in the order of the sweeps.
 
     `max_seq_length` is the one that was asked for, 0 where the workload decides.
     """
@@ -27,11 +27,12 @@ def blank_rows(
             quantization="nf4" if options.load_in_4bit else None,
             max_batch_size=size,
             max_seq_length=engine_config.max_seq_length or 0,
-            n_prompts=config.prompts_at(size),
-            n_samples=config.n_samples,
-            prompt_length=config.prompt_length,
-            max_new_tokens=config.max_new_tokens,
+            n_prompts=work.prompts_at(size),
+            n_samples=work.n_samples,
+            prompt_length=work.prompt_length,
+            max_new_tokens=work.max_new_tokens,
         )
+        for work in config.workloads
         for size in config.batch_sizes or (engine_config.max_batch_size,)
     ]
 

@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain, cycle, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flexinfer.backends.protocol import Backend
 from flexinfer.engine.outputs import Request, RequestOutput
+from flexinfer.tasks.bench.agreement import ProbeSample
 from flexinfer.tasks.bench.config import BenchConfig
 from flexinfer.tasks.bench.gate import Gate, judge
 from flexinfer.tasks.bench.rounds import requests_for, token_problem
-from flexinfer.tasks.reference.samples import Checked
+from flexinfer.tasks.reference.samples import Checked, Reference
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,17 +29,25 @@ NEW_TOKENS, LONGEST, PICKS = 16, 2048, 4
 """New tokens of a probe, tokens of its longest prompt, and requests that are checked."""
 
 
+class Probed(NamedTuple):
+    """What a probe found: the judgement, where there is one, and the first sample of each pick."""
+
+    gate: Gate | None = None
+    samples: tuple[ProbeSample, ...] = ()
+
+
 def check_output(
     backend: Backend,
-    module: PreTrainedModel,
+    module: PreTrainedModel | None,
     config: BenchConfig,
     prompts: Sequence[tuple[int, ...]],
     batch_size: int,
-) -> Gate:
-    """Decode the probe, score it by `module` and judge; raises NotEnoughMemory."""
-    from flexinfer.engine.memory import memory_told
-    from flexinfer.tasks.reference.forced import teacher_forced
+) -> Probed:
+    """Decode the probe, score it by `module` and judge; raises NotEnoughMemory.
 
+    Without a module nothing is judged, and the tokens are there for other back ends' to be held
+    against.
+    """
     requests, picks = probe(config, prompts, batch_size)
     outputs = backend.generate(requests)
     problem = token_problem(outputs, requests, exact=False)
@@ -46,13 +55,42 @@ def check_output(
         [outputs[pick] for pick in picks], [requests[pick] for pick in picks], exact=True
     )
     if problem is not None:
-        return Gate(problem=f"wrong output: {problem}")
-    samples = list(dict.fromkeys(sample for pick in picks for sample in _ends(outputs[pick])))
+        return Probed(Gate(problem=f"wrong output: {problem}"))
+    ends = [_ends(outputs[pick]) for pick in picks]
+    firsts = [first for first, _ in ends]
+    if module is None:
+        return Probed(None, _kept(firsts, None))
+    samples = list(dict.fromkeys(sample for both in ends for sample in both))
+    reference = _scored(backend, module, samples)
+    scores = dict(zip(samples, reference.scores, strict=True))
+    own = reference._replace(scores=[scores[first] for first in firsts])
+    return Probed(judge(samples, reference), _kept(firsts, own))
+
+
+def _scored(backend: Backend, module: PreTrainedModel, samples: Sequence[Checked]) -> Reference:
+    """Return what the module says of samples, with the adapter of the back end in it."""
+    from flexinfer.engine.memory import memory_told
+    from flexinfer.tasks.reference.forced import teacher_forced
+
     with (
         memory_told("the output gate's reference", "lower --kv-memory, or take --no-gate"),
         with_adapter(backend, module),
     ):
-        return judge(samples, teacher_forced(module, samples))
+        return teacher_forced(module, samples)
+
+
+def _kept(firsts: Sequence[Checked], reference: Reference | None) -> tuple[ProbeSample, ...]:
+    """Return samples as rows keep them: which tokens are the reference's by a clear margin."""
+    if reference is None:
+        return tuple(ProbeSample(len(one.prompt), one.token_ids) for one in firsts)
+    return tuple(
+        ProbeSample(
+            len(one.prompt),
+            one.token_ids,
+            tuple(score.behind == 0 and score.margin > reference.noise for score in scores),
+        )
+        for one, scores in zip(firsts, reference.scores, strict=True)
+    )
 
 
 def with_adapter(backend: Backend, module: PreTrainedModel) -> AbstractContextManager[None]:
@@ -95,9 +133,10 @@ def _greedy(request: Request, prompt: tuple[int, ...]) -> Request:
     return Request(prompt_token_ids=prompt, sampling=sampling)
 
 
-def _ends(output: RequestOutput) -> list[Checked]:
+def _ends(output: RequestOutput) -> tuple[Checked, Checked]:
     """Return the first sample, whose prompt was prefilled, and the last, which may share it."""
-    return [
+    first, last = (
         Checked(output.prompt_token_ids, sample.token_ids, sample.logprobs)
         for sample in (output.outputs[0], output.outputs[-1])
-    ]
+    )
+    return first, last

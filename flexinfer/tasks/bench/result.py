@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from flexinfer.tasks.bench.agreement import Agreement, ProbeSample
 from flexinfer.tasks.bench.gate import Gate
 from flexinfer.tasks.bench.profile.result import Profile
 from flexinfer.tasks.environment import SCHEMA_VERSION
@@ -32,6 +33,18 @@ DEFINITIONS: Mapping[str, str] = {
     "profile": "taken after the timed rounds: `ops` are the operations of one decode step in the "
     "middle of the workload, each with what it adds to the time the device is busy and the bytes "
     "it must move; `call` is a whole call under the profiler, which stretches its gaps",
+    "ttft_ms": "percentiles over the requests of the timed rounds, from the call's start",
+    "prefill_s": "median wall clock of a call with one new token; decode_s is the median wall less "
+    "that, decode_only_tps the tokens after the first ones over decode_s",
+    "open_s": "from loaded weights to an engine that takes requests; where a back end loads, "
+    "compiles or captures then, that is in it. compile_s and capture_s are of the engine's own "
+    "telling, wherever they fell, and no timed round should hold any (see notices)",
+    "probe": "greedy tokens of the output gate; `clear` where the reference prefers that token by "
+    "more than its noise",
+    "agreements": "the probe's tokens of each row against those of the first one of the same work, "
+    "its adapter brought in alike if any is; past its first divergence a sample is not compared",
+    "noise_pct": "two standard errors of the difference of the medians, from the median absolute "
+    "deviation of the rounds' rates; what differs between processes is not in it",
     "refresh_s": "median of 5 refreshes of the adapter from memory, until the device is done",
     "roofline_pct": "bytes decoding must read over the copy bandwidth measured in this run, as a "
     "percentage of the measured decode time (median wall less the one-token call)",
@@ -54,12 +67,21 @@ KEY = (
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """The floor that `roofline_pct` compares with; `decode_floor_s` is for one round."""
+    """The floor that `roofline_pct` compares with; `decode_floor_s` is for one round.
+
+    `kv_bytes_per_row` is what one row reads of the KV cache in a step, in the mean of a round.
+    """
 
     weight_gb: float
     kv_bytes_per_token: int
+    kv_bytes_per_row: float
     copy_gb_per_s: float
     decode_floor_s: float
+
+    def tps(self, rows: float) -> float:
+        """Tokens a second of decode steps of so many rows that do nothing but read."""
+        step_bytes = 1e9 * self.weight_gb + rows * self.kv_bytes_per_row
+        return rows * 1e9 * self.copy_gb_per_s / step_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +116,14 @@ class BenchResult:
     decode_tps_median: float | None = None
     decode_tps_best: float | None = None
     prefill_tps: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    decode_only_tps: float | None = None
     ttft_s: float | None = None
+    ttft_ms: Mapping[str, float] | None = None
     step_ms: Mapping[str, float] | None = None
     load_s: float | None = None
+    open_s: float | None = None
     compile_s: float | None = None
     capture_s: float | None = None
     warm_up_s: float | None = None
@@ -109,6 +136,7 @@ class BenchResult:
     roofline_pct: float | None = None
     roofline: Roofline | None = None
     gate: Gate | None = None
+    probe: tuple[ProbeSample, ...] = ()
     profile: Profile | None = None
     sample_completions: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
@@ -123,12 +151,17 @@ class BenchResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One row against the baseline's row of the same key; `change_pct` below 0 is slower."""
+    """One row against the baseline's row of the same key; `change_pct` below 0 is slower.
+
+    `noise_pct` is how large a change of the medians the rounds of both explain by themselves, None
+    where there is no telling.
+    """
 
     label: str
     decode_tps_baseline: float | None
     decode_tps_now: float | None
     change_pct: float | None
+    noise_pct: float | None = None
     regression: bool
     note: str = ""
 
@@ -145,6 +178,7 @@ class BenchReport:
     started_at: str
     results: tuple[BenchResult, ...]
     comparisons: tuple[Comparison, ...] = ()
+    agreements: tuple[Agreement, ...] = ()
     interrupted: bool = False
     ended_by: Exception | None = None
 
@@ -154,6 +188,8 @@ class BenchReport:
         if self.interrupted:
             return "interrupted"
         if any(row.gate is not None and row.gate.problem for row in self.results):
+            return "wrong output"
+        if any(agreement.wrong for agreement in self.agreements):
             return "wrong output"
         if self.ended_by is not None or any(row.error for row in self.results):
             return "failed"
@@ -179,6 +215,7 @@ class BenchReport:
             "environment": dict(self.environment),
             "definitions": dict(DEFINITIONS),
             "results": [asdict(row) for row in self.results],
+            "agreements": [asdict(agreement) for agreement in self.agreements],
             "comparisons": [asdict(comparison) for comparison in self.comparisons],
             "verdict": self.verdict,
             "error": self.ended_by and f"{type(self.ended_by).__name__}: {self.ended_by}",

@@ -52,7 +52,10 @@ def profiled(backend: Backend, subject: Subject) -> Profile:
 
 @dataclass(frozen=True, kw_only=True)
 class Rig:
-    """All of it; a test hands in fakes."""
+    """All of it; a test hands in fakes.
+
+    `apart`: several back ends, or forms of weights, run in processes of their own.
+    """
 
     load: Callable[[str, ModelOptions, Report], Checkpoint] = load_checkpoint
     model_name: Callable[[str], str] = named
@@ -62,3 +65,4 @@ class Rig:
     profiler: Profiler = profiled
     tune: Callable[[Checkpoint, Report], Sequence[str]] = tune_checkpoint
     clock: Clock = time.perf_counter
+    apart: bool = True

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from flexinfer.backends.protocol import Backend, Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.errors import FlexinferError, UsageError
+from flexinfer.tasks.bench.agreement import HELD
 from flexinfer.tasks.bench.config import BenchConfig
 from flexinfer.tasks.bench.figures import figures, remarks, roofline_figures
 from flexinfer.tasks.bench.gate import Gate
 from flexinfer.tasks.bench.memory import peak, reset_peak
 from flexinfer.tasks.bench.plan import blank_rows
-from flexinfer.tasks.bench.probe import check_output
+from flexinfer.tasks.bench.probe import Probed, check_output
 from flexinfer.tasks.bench.profile.result import Profile, Subject
 from flexinfer.tasks.bench.progress import Once, Progress
 from flexinfer.tasks.bench.result import BenchResult
@@ -26,9 +27,10 @@ from flexinfer.tasks.workload import workload
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One row to fill: it without figures, its prompts and the engine to measure."""
+    """One row to fill: it without figures, its workload and prompts, the engine to measure."""
 
     blank: BenchResult
+    config: BenchConfig
     prompts: Sequence[tuple[int, ...]]
     engine: EngineConfig
 
@@ -63,10 +65,13 @@ def prepare(
     """Load back end `name`'s weights, draw the prompts, measure the device; raises as loading."""
     checkpoint = rig.load(name, options, report)
     model_name, backend = checkpoint.model_name, checkpoint.backend_name
-    blanks = blank_rows(backend, model_name, options, engine_config, config)
     return Job(
         checkpoint=checkpoint,
-        plans=[_plan(blank, checkpoint.vocab_size, engine_config, config) for blank in blanks],
+        plans=[
+            _plan(blank, checkpoint.vocab_size, engine_config, work)
+            for work in config.workloads
+            for blank in blank_rows(backend, model_name, options, engine_config, work)
+        ],
         cost=rig.cost(checkpoint),
         bandwidth=rig.bandwidth(checkpoint.device),
         profiler=rig.profiler,
@@ -80,39 +85,42 @@ def _plan(blank: BenchResult, vocab: int, given: EngineConfig, config: BenchConf
     size = blank.max_batch_size
     return Plan(
         blank=replace(blank, max_seq_length=length),
+        config=config,
         prompts=prompts,
         engine=replace(given, max_batch_size=size, max_seq_length=length),
     )
 
 
-def measured_rows(
-    job: Job, config: BenchConfig, listener: Listener, clock: Clock
-) -> Iterator[BenchResult]:
+def measured_rows(job: Job, listener: Listener, clock: Clock) -> Iterator[BenchResult]:
     """Yield the finished rows; an error of one is a row in a sweep, and raised if it is alone."""
-    alone = len(job.plans) * len(config.backends) == 1
     for plan in job.plans:
         try:
-            yield _measured(job, plan, config, listener, clock)
+            yield _measured(job, plan, listener, clock)
         except FlexinferError as error:
-            if alone:
+            if len(job.plans) == 1:
                 raise
             yield replace(plan.blank, error=error.message, error_code=error.exit_code)
 
 
-def _measured(
-    job: Job, plan: Plan, config: BenchConfig, listener: Listener, clock: Clock
-) -> BenchResult:
+def _measured(job: Job, plan: Plan, listener: Listener, clock: Clock) -> BenchResult:
     """Open one back end, say what runs, measure it, close it, and fill its row."""
-    device, size = job.checkpoint.device, plan.engine.max_batch_size
-    progress = Progress(listener.report)
+    config, device, size = plan.config, job.checkpoint.device, plan.engine.max_batch_size
+    progress, start = Progress(listener.report), clock()
     with closing(job.checkpoint.open(plan.engine, progress)) as backend:
+        open_s = clock() - start
         said = (*backend.notices, *_unfilled(plan.blank))
         listener.notice(*said)
         _check_length(backend, _needed(plan.prompts, config))
-        gate = _gate(job, plan, backend, config, progress)
-        mode = plan.blank.lora_mode if backend.adapter is None else backend.adapter[1]
+        found_by = _probe(job, plan, backend, progress)
+        gate, mode = found_by.gate, plan.blank.lora_mode
         blank = replace(
-            plan.blank, max_seq_length=backend.max_seq_length, lora_mode=mode, gate=gate
+            plan.blank,
+            max_seq_length=backend.max_seq_length,
+            lora_mode=mode if backend.adapter is None else backend.adapter[1],
+            gate=gate,
+            probe=found_by.samples,
+            open_s=open_s,
+            load_s=job.checkpoint.load_s,
         )
         said = (*said, _said_of(gate, config))
         if gate is not None and gate.problem is not None:
@@ -120,16 +128,19 @@ def _measured(
         reset_peak(device)
         measured = measure(backend, config, plan.prompts, progress, clock)
         memory, found = peak(device), figures(measured)
+        late = tuple(line for line in backend.notices if line not in said)
         refresh = None if blank.lora_adapter is None else refresh_s(backend)
         subject = Subject(
             requests=requests_for(config, plan.prompts, config.max_new_tokens),
             wall_s=found.get("median_wall_s"),
             cost=job.cost,
             bandwidth=job.bandwidth,
+            trace_path=config.trace_path,
         )
         profile, missed = _profile(job, backend, subject, config, progress)
     roofline = roofline_figures(measured, job.cost, job.bandwidth, size)
-    listener.notice(*remarks(measured), *missed)
+    late = (*late, *remarks(measured), *missed)
+    listener.notice(*late)
     return replace(
         blank,
         **found,
@@ -137,21 +148,19 @@ def _measured(
         profile=profile,
         peak_memory_gb=memory.allocated_gb,
         peak_reserved_gb=memory.reserved_gb,
-        load_s=job.checkpoint.load_s,
         refresh_s=refresh,
-        notices=(*said, *remarks(measured), *missed),
+        notices=(*said, *late),
     )
 
 
-def _gate(
-    job: Job, plan: Plan, backend: Backend, config: BenchConfig, progress: Progress
-) -> Gate | None:
-    """Check the engine's output; None where that is off or there is no module to check against."""
-    module = job.checkpoint.module
-    if module is None or not config.gate:
-        return None
+def _probe(job: Job, plan: Plan, backend: Backend, progress: Progress) -> Probed:
+    """Check the engine's output; without a module its tokens are kept for others' beside it."""
+    lonely = job.checkpoint.module is None and len(plan.config.backends) == 1
+    if lonely or not plan.config.gate:
+        return Probed()
     progress.enter("output gate")
-    return check_output(backend, module, config, plan.prompts, plan.engine.max_batch_size)
+    size = plan.engine.max_batch_size
+    return check_output(backend, job.checkpoint.module, plan.config, plan.prompts, size)
 
 
 def _profile(
@@ -171,6 +180,8 @@ def _said_of(gate: Gate | None, config: BenchConfig) -> str:
     """Return the notice on the output gate."""
     if gate is not None:
         return gate.summary
+    if config.gate and len(config.backends) > 1:
+        return HELD
     why = "there is no module to hold the output against" if config.gate else "--no-gate"
     return f"output gate: off ({why}); the figures are of unchecked output"
 

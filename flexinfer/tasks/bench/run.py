@@ -18,24 +18,28 @@ call, prefill included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
 
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.tasks.bench.baseline import Baseline, check_comparable, compare, read_baseline
-from flexinfer.tasks.bench.config import BenchConfig, parse_batch_sizes
+from flexinfer.tasks.bench.child import child_rows
+from flexinfer.tasks.bench.config import BenchConfig, parse_batch_sizes, parse_new_tokens
 from flexinfer.tasks.bench.format import FORMATS, render
+from flexinfer.tasks.bench.lanes import Lane, lane_rows, lanes_of, whole_rows
 from flexinfer.tasks.bench.page import write_page
-from flexinfer.tasks.bench.plan import blank_rows
 from flexinfer.tasks.bench.progress import Once
 from flexinfer.tasks.bench.result import BenchReport, BenchResult, Comparison
 from flexinfer.tasks.bench.rig import Rig
-from flexinfer.tasks.bench.rows import Listener, measured_rows, prepare
+from flexinfer.tasks.bench.rows import Listener
+from flexinfer.tasks.bench.side_by_side import agreements, labels
 from flexinfer.tasks.bench.stats_file import check_stats, write_stats
+from flexinfer.tasks.bench.trace_path import check_trace
 from flexinfer.tasks.bench.tuning import check_tunable
+from flexinfer.tasks.bench.weights import parse_weights
 from flexinfer.tasks.charts.write import check_report
-from flexinfer.tasks.environment import now
-from flexinfer.tasks.threads import own_threads
+from flexinfer.tasks.environment import environment, now
 
 __all__ = [
     "FORMATS",
@@ -44,7 +48,10 @@ __all__ = [
     "BenchResult",
     "Comparison",
     "Rig",
+    "labels",
     "parse_batch_sizes",
+    "parse_new_tokens",
+    "parse_weights",
     "render",
     "run_bench",
     "write_page",
@@ -61,28 +68,28 @@ def run_bench(
     *,
     rig: Rig | None = None,
 ) -> BenchReport:
-    """Measure every back end at every batch size; the weights are loaded once for each back end.
+    """Measure every back end at every batch size and length, over weights in every form.
 
-    `notice` hears what runs and why, before it is measured. In a sweep a batch size that fails
-    becomes a row with its `error`; what nobody foresaw ends the run as `ended_by`. Raises
+    Several back ends or forms of weights run one after the other, each in a fresh process (see
+    bench.child), and what fails there becomes rows with their `error`. A single one runs in this
+    process: in a sweep a batch size that fails becomes a row too, and what nobody foresaw ends the
+    run as `ended_by`. `notice` hears what runs and why, before it is measured. Raises
     UsageError, EnvironmentUnfit or NotEnoughMemory where the only row fails, WriteFailed where
-    `stats_path` or `report_file` cannot be written later, and anything that came before a row was
-    finished.
+    `stats_path`, `report_file` or `trace_path` cannot be written later, and anything
+    that came before a row was finished.
     """
     rig, started_at = rig or Rig(), now()
-    if bench_config.tune:
-        check_tunable(engine_config, bench_config.backends)
-    if bench_config.stats_path is not None:
-        check_stats(bench_config.stats_path)
-    if bench_config.report_file is not None:
-        check_report(bench_config.report_file)
-    baseline = _baseline(options, engine_config, bench_config, rig)
-    environment = rig.environment()
+    _check(engine_config, bench_config)
+    lanes = lanes_of(options, engine_config, bench_config, rig)
+    baseline = _baseline(lanes, bench_config)
+    where: list[Mapping[str, Any]] = []
     listener = Listener(report=report, notice=Once(notice))
+    if bench_config.n_prompts is None:
+        listener.notice("--n-prompts not given: as many as each batch size of the sweep holds")
     rows: list[BenchResult] = []
     ended_by: BaseException | None = None
     try:
-        for row in _rows(options, engine_config, bench_config, listener, rig):
+        for row in _rows(lanes, listener, rig, where.append):
             rows.append(row)
     except (Exception, KeyboardInterrupt) as error:
         if not rows:
@@ -94,48 +101,49 @@ def run_bench(
             "engine": asdict(engine_config),
             "bench": asdict(bench_config),
         },
-        environment=environment,
+        environment=where[0] if where else environment(),
         started_at=started_at,
         results=tuple(rows),
+        agreements=agreements(rows, options.load_format),
         comparisons=compare(rows, baseline, bench_config.fail_below) if baseline else (),
         interrupted=isinstance(ended_by, KeyboardInterrupt),
         ended_by=ended_by if isinstance(ended_by, Exception) else None,
     )
 
 
-def _baseline(
-    options: ModelOptions, engine_config: EngineConfig, config: BenchConfig, rig: Rig
-) -> Baseline | None:
+def _check(engine: EngineConfig, config: BenchConfig) -> None:
+    """Find what would fail after the measuring, before it; raises as run_bench does."""
+    if config.tune:
+        check_tunable(engine, config.backends)
+    if config.stats_path is not None:
+        check_stats(config.stats_path)
+    if config.report_file is not None:
+        check_report(config.report_file)
+    if config.profile and config.trace_path is not None:
+        check_trace(config.trace_path)
+
+
+def _baseline(lanes: list[Lane], config: BenchConfig) -> Baseline | None:
     """Return the earlier run, if one was given; raises UsageError where it is of another kind."""
     if config.baseline is None:
         return None
     baseline = read_baseline(config.baseline)
-    name = rig.model_name(options.model)
-    planned = [
-        row
-        for backend in config.backends
-        for row in blank_rows(backend, name, options, engine_config, config)
-    ]
-    check_comparable(planned, baseline, config)
+    check_comparable([row for lane in lanes for row in lane.blanks], baseline, config)
     return baseline
 
 
 def _rows(
-    options: ModelOptions,
-    engine_config: EngineConfig,
-    config: BenchConfig,
+    lanes: list[Lane],
     listener: Listener,
     rig: Rig,
+    where: Callable[[Mapping[str, Any]], None],
 ) -> Iterator[BenchResult]:
-    """Yield the rows of every back end as they are finished."""
-    if config.n_prompts is None:
-        listener.notice("--n-prompts not given: as many as each batch size of the sweep holds")
-    for name in config.backends:
-        job = prepare(name, options, engine_config, config, listener.report, rig)
-        if config.tune:
-            for line in rig.tune(job.checkpoint, listener.report):
-                listener.notice(line)
-        with own_threads(job.checkpoint.module) as threads:
-            listener.notice(*threads)
-            for row in measured_rows(job, config, listener, rig.clock):
-                yield replace(row, notices=(*threads, *row.notices))
+    """Yield the rows of every lane as they are finished; `where` hears of the environment."""
+    if len(lanes) > 1 and rig.apart:
+        for lane in lanes:
+            listener.notice(f"measuring {lane.name}")
+            yield from child_rows(lane, listener, where)
+        return
+    where(rig.environment())
+    for lane in lanes:
+        yield from (lane_rows if len(lanes) == 1 else whole_rows)(lane, listener, rig)

@@ -10,39 +10,20 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flexinfer.tasks.charts.chart import Bars, Chart, Curves, Values
+from flexinfer.tasks.charts.chart import AnyChart, Bars, Chart, Curves, Growth, Parts, Values
+from flexinfer.tasks.charts.growth import draw_growth
+from flexinfer.tasks.charts.parts import draw_parts
+from flexinfer.tasks.charts.style import GREY, INK, STYLE, colour, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#444444")
-GREY, INK = "#666666", "#222222"
 DASHED = (0, (4, 3))
+MANY_BARS = 10
 MARKED = 40
 """Up to so many values each is marked by a dot; a single one would else be invisible."""
-
-STYLE: dict[str, Any] = {
-    "text.parse_math": False,
-    "font.size": 9.5,
-    "text.color": INK,
-    "axes.labelcolor": GREY,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "axes.edgecolor": "#999999",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 10,
-    "axes.formatter.useoffset": False,
-    "grid.color": "#E3E3E3",
-    "grid.linewidth": 0.8,
-    "svg.hashsalt": "flexinfer",
-}
 
 
 @contextmanager
@@ -55,11 +36,15 @@ def styled() -> Iterator[None]:
         yield
 
 
-def draw(axes: Axes, chart: Curves | Bars) -> None:
+def draw(axes: Axes, chart: AnyChart) -> None:
     """Draw a chart and the words around it."""
     axes.set_title(chart.title)
     if isinstance(chart, Bars):
         _draw_bars(axes, chart)
+    elif isinstance(chart, Growth):
+        draw_growth(axes, chart)
+    elif isinstance(chart, Parts):
+        draw_parts(axes, chart)
     elif chart.stacked:
         _draw_stack(axes, chart)
     else:
@@ -69,18 +54,18 @@ def draw(axes: Axes, chart: Curves | Bars) -> None:
 def _draw_lines(axes: Axes, chart: Curves) -> None:
     """Draw lines and bands; where there are many values, a running mean over a pale line."""
     many = len(chart.x) > MARKED
-    for series, colour in zip(chart.series, _colours(chart.series), strict=True):
+    for series, shade in zip(chart.series, _colours(chart.series), strict=True):
         values = _numbers(series.values, chart.log)
         marker, alpha, width = (None, 0.35, 0.9) if many else ("o", 1.0, 1.6)
         axes.plot(
-            chart.x, values, color=colour, alpha=alpha, linewidth=width,
+            chart.x, values, color=shade, alpha=alpha, linewidth=width,
             marker=marker, markersize=3.5,
         )  # fmt: skip
         if many:
-            axes.plot(chart.x, running_mean(values, _window(chart)), color=colour, linewidth=1.8)
+            axes.plot(chart.x, running_mean(values, _window(chart)), color=shade, linewidth=1.8)
         if series.low:
             low, high = _numbers(series.low, chart.log), _numbers(series.high, chart.log)
-            axes.fill_between(chart.x, low, high, color=colour, alpha=0.14, linewidth=0)
+            axes.fill_between(chart.x, low, high, color=shade, alpha=0.14, linewidth=0)
     if chart.log and any(v for series in chart.series for v in series.values if v):
         axes.set_yscale("log")
     _finish(axes, chart, f", bold: mean of {_window(chart)}" if many else "")
@@ -102,9 +87,9 @@ def _draw_stack(axes: Axes, chart: Curves) -> None:
     """Draw one bar a value of x, layer upon layer; the bars touch where there are many."""
     width = 0.8 if len(chart.x) <= MARKED else 1.0
     base = [0.0] * len(chart.x)
-    for series, colour in zip(chart.series, _colours(chart.series), strict=True):
+    for series, shade in zip(chart.series, _colours(chart.series), strict=True):
         heights = [value or 0.0 for value in series.values]
-        axes.bar(chart.x, heights, width, bottom=base, color=colour, linewidth=0)
+        axes.bar(chart.x, heights, width, bottom=base, color=shade, linewidth=0)
         base = [low + height for low, height in zip(base, heights, strict=True)]
     _finish(axes, chart, "")
 
@@ -144,12 +129,7 @@ def _scale(axes: Axes) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.yaxis.set_major_formatter(_figure)
-
-
-def _figure(value: float, position: float | None = None) -> str:
-    """Write a number on an axis: 12,000 or 0.25 or 1e-06."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}"
+    axes.yaxis.set_major_formatter(figure)
 
 
 def _legend(axes: Axes, chart: Curves) -> None:
@@ -159,7 +139,7 @@ def _legend(axes: Axes, chart: Curves) -> None:
     axes.set_title(chart.title, pad=27)
     names = [series.label for series in chart.series]
     axes.legend(
-        [Patch(color=colour) for colour in _colours(names)], names, loc="lower left",
+        [Patch(color=shade) for shade in _colours(names)], names, loc="lower left",
         bbox_to_anchor=(0.0, 1.03), ncols=len(names), frameon=False, fontsize=8.5,
         handlelength=0.9, handleheight=0.9, columnspacing=1.4, handletextpad=0.5,
         borderaxespad=0.0, borderpad=0.0, labelcolor=GREY,
@@ -173,17 +153,17 @@ def _draw_bars(axes: Axes, chart: Bars) -> None:
     rows = range(len(chart.bars))
     for row, bar in zip(rows, chart.bars, strict=True):
         value = bar.value or 0.0
-        axes.barh(row, value, 0.62, color=COLOURS[0])
+        axes.barh(row, value, 0.62, color=colour(bar.group))
         axes.plot(bar.points, [row] * len(bar.points), "|", color=INK, markersize=9, alpha=0.75)
         end = max([value, *bar.points])
         axes.annotate(bar.text, (end, row), (6, 0), textcoords="offset points", va="center")
     axes.set_yticks([*rows], [bar.label for bar in chart.bars], color=INK)
     axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
+    axes.set_ylim(len(chart.bars) - 0.4, -0.6)
     axes.set_xlabel(chart.unit)
     axes.grid(axis="x")
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(_figure)
+    axes.xaxis.set_major_formatter(figure)
     ends = [max([bar.value or 0.0, *bar.points]) for bar in chart.bars]
     if chart.limit is not None:
         axes.axvline(chart.limit[0], color=GREY, linewidth=1.0, linestyle=DASHED)
@@ -197,7 +177,7 @@ def _draw_bars(axes: Axes, chart: Bars) -> None:
 
 def _colours(series: Sequence[object]) -> list[str]:
     """Return a colour for each."""
-    return [COLOURS[number % len(COLOURS)] for number in range(len(series))]
+    return [colour(number) for number in range(len(series))]
 
 
 def _numbers(values: Values, log: bool) -> list[float]:
@@ -207,4 +187,13 @@ def _numbers(values: Values, log: bool) -> list[float]:
 
 def height_of(chart: Chart) -> float:
     """Return the height of a chart in inches: bars take room by their number."""
-    return 1.2 + 0.42 * len(chart.bars) if isinstance(chart, Bars) else 2.9
+    if isinstance(chart, Bars):
+        return 1.2 + _each(len(chart.bars))
+    if isinstance(chart, Parts):
+        return 1.5 + _each(len(chart.labels))
+    return 4.4 if isinstance(chart, Growth) else 2.9
+
+
+def _each(count: int) -> float:
+    """Return the height of so many bars: they are thinner where there are many."""
+    return (0.42 if count <= MANY_BARS else 0.27) * count

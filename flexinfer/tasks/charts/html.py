@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import groupby
 
-from flexinfer.tasks.charts.chart import Bars, Curves, Page, Table
+from flexinfer.tasks.charts.chart import AnyChart, Page, Table, Tile
 from flexinfer.tasks.charts.draw import draw, height_of, styled
+from flexinfer.tasks.charts.page_style import STYLE
 from flexinfer.tasks.charts.png import WIDTH
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2rem auto;
-  max-width: 76rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-.facts { color: #666; margin: .2rem 0 1.5rem; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1rem; }
-.charts img { width: 100%; height: auto; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem; }
-th, td { padding: .2rem .7rem; text-align: right; white-space: nowrap; }
-th { color: #666; font-weight: 600; border-bottom: 1px solid #999; }
-td { border-bottom: 1px solid #eee; } .word { text-align: left; }
-"""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
@@ -40,12 +29,13 @@ def as_html(page: Page) -> bytes:
         f"<style>{STYLE}</style>",
         "</head>",
         "<body>",
-        f"<h1>{escape(page.title)}</h1>",
-        f'<p class="facts">{"<br>".join(map(escape, page.facts))}</p>',
+        f"<header><h1>{escape(page.title)}{_chip(page.verdict)}</h1>",
+        f'<p class="facts">{"<br>".join(map(escape, page.facts))}</p></header>',
+        *_tiles(page.tiles),
         '<div class="charts">',
         *map(_picture, page.charts),
         "</div>",
-        *(line for table in page.tables for line in _table(table)),
+        *_tables(page.tables),
         *_notes(page.notes),
         "</body>",
         "</html>",
@@ -53,27 +43,59 @@ def as_html(page: Page) -> bytes:
     return ("\n".join(parts) + "\n").encode()
 
 
-def _picture(chart: Curves | Bars) -> str:
+def _chip(verdict: tuple[str, bool] | None) -> str:
+    """Return the verdict as a mark behind the heading, nothing where there is none."""
+    if verdict is None:
+        return ""
+    word, good = verdict
+    return f' <span class="chip {"good" if good else "bad"}">{escape(word)}</span>'
+
+
+def _tiles(tiles: Sequence[Tile]) -> list[str]:
+    """Return the figures that are to be seen first."""
+    if not tiles:
+        return []
+    cells = (
+        f"<div><span>{escape(tile.title)}</span><b>{escape(tile.value)}</b>"
+        f"<small>{escape(tile.note)}</small></div>"
+        for tile in tiles
+    )
+    return ['<div class="tiles">', *cells, "</div>"]
+
+
+def _picture(chart: AnyChart) -> str:
     """Return a chart as an image of vectors within the page; letters are shapes in it."""
     from matplotlib.figure import Figure
 
-    out = io.BytesIO()
+    out, width = io.BytesIO(), 2 * WIDTH if chart.wide else WIDTH
     with styled():
-        figure = Figure(figsize=(WIDTH, height_of(chart)), layout="constrained")
+        figure = Figure(figsize=(width, height_of(chart)), layout="constrained")
         draw(figure.add_subplot(), chart)
         figure.savefig(out, format="svg", metadata={"Date": None})
     data = base64.b64encode(out.getvalue()).decode()
     told = escape(f"{chart.title}, {chart.unit}", quote=True)
-    return f'<img alt="{told}" src="data:image/svg+xml;base64,{data}">'
+    mark = ' class="wide"' if chart.wide else ""
+    return f'<img{mark} alt="{told}" src="data:image/svg+xml;base64,{data}">'
+
+
+def _tables(tables: Sequence[Table]) -> Iterator[str]:
+    """Yield tables one after the other, those of a family beside each other."""
+    for family, members in groupby(tables, key=lambda table: table.family):
+        if family:
+            yield f'<h2>{escape(family)}</h2><div class="family">'
+        for table in members:
+            yield from ("<section>", *_table(table), "</section>")
+        if family:
+            yield "</div>"
 
 
 def _table(table: Table) -> list[str]:
     """Return a table under its heading."""
     head, *rows = table.rows
     return [
-        f"<h2>{escape(table.title)}</h2>",
+        f"<h3>{escape(table.title)}</h3>" if table.family else f"<h2>{escape(table.title)}</h2>",
         '<div class="scroll"><table>',
-        f"<thead>{_row(head, 'th', table.words)}</thead>",
+        *([f"<thead>{_row(head, 'th', table.words)}</thead>"] if any(head) else []),
         "<tbody>",
         *(_row(row, "td", table.words) for row in rows),
         "</tbody>",

@@ -9,6 +9,8 @@ from flexinfer.tasks.doctor.report import Finding, ok, unfit, warn
 UNSET = ok("not set")
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
+UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+TF32 = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 HARMLESS = ("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_FX_GRAPH_CACHE")
 INDUCTOR = {
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "every start compiles everything again",
@@ -32,6 +34,24 @@ def allocator(context: Context) -> Finding:
                 f"unset {variable}, or set expandable_segments:False",
             )
     return _plain(context, ALLOCATOR)
+
+
+def caching(context: Context) -> Finding:
+    """Look for an allocator without a cache, with which no CUDA graph has memory of its own."""
+    if UNCACHED not in context.environment.variables:  # torch asks for no more: 0 is set, too
+        return UNSET
+    why = "every tensor waits for the driver, and CUDA graphs cannot keep their memory"
+    return unfit(bool(context.torch.devices), f"{UNCACHED} is set", why, f"unset {UNCACHED}")
+
+
+def tf32(context: Context) -> Finding:
+    """Look for overrides of how fp32 products are rounded, which settings in Python cannot lift."""
+    here = context.environment.variables
+    name = next((name for name in TF32 if here.get(name, "0").strip() not in ("", "0")), None)
+    if name is None:
+        return _plain(context, TF32)
+    why = "fp32 products keep 10 bits of mantissa: fp32 does not match the Hugging Face model"
+    return warn(f"{name}={here[name]}", why, f"unset {name}")
 
 
 def launch_blocking(context: Context) -> Finding:

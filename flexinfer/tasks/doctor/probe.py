@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from flexinfer.tasks.doctor.environment import Environment
@@ -16,6 +17,10 @@ from flexinfer.tasks.doctor.process import RunOutcome
 Row = Mapping[str, Any]
 FOLDER = Path(__file__).parent / "probes"
 LONGEST = 240
+LAST: Mapping[str, str] = MappingProxyType(
+    {"importing": "names", "torch_facts": "cuda_available", "nf4": "error", "graph": "error"}
+)
+"""A script -> what it has said when it came to its end; others have said something at least."""
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b(: .*)?")
 
 
@@ -57,7 +62,11 @@ def run_probe(
     outcome = environment.run(
         argv, timeout_s=timeout_s, variables=environment.variables, on_line=take
     )
-    return Probe(rows=tuple(rows), error=failure_line(outcome, timeout_s), seconds=outcome.seconds)
+    error = failure_line(outcome, timeout_s)
+    whole = any(LAST.get(script, key) == key for row in rows for key in row)
+    if error is None and not whole:
+        error = "it ended before it was done, without an error"  # as sys.exit(0) in an import does
+    return Probe(rows=tuple(rows), error=error, seconds=outcome.seconds)
 
 
 def failure_line(outcome: RunOutcome, timeout_s: float) -> str | None:

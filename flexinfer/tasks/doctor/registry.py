@@ -126,6 +126,8 @@ def _variables() -> tuple[Check, ...]:
     here, group = checks_variables, "Variables"
     return (
         _check("env-allocator", group, here.allocator, "expandable segments"),
+        _check("env-caching", group, here.caching, "PYTORCH_NO_CUDA_MEMORY_CACHING"),
+        _check("env-tf32", group, here.tf32, "fp32 products rounded to TF32"),
         _check("env-launch-blocking", group, here.launch_blocking, "CUDA_LAUNCH_BLOCKING"),
         _check("env-compile", group, here.compile_disabled, "torch.compile switched off"),
         _check("env-inductor", group, here.inductor, "TORCHINDUCTOR_*"),

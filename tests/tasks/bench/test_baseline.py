@@ -12,7 +12,7 @@ import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import UsageError
-from flexinfer.tasks.bench.run import BenchConfig, BenchReport, run_bench, write_stats
+from flexinfer.tasks.bench.run import BenchConfig, BenchReport, render, run_bench, write_stats
 from tests.support.fake_backend import fake_rig
 
 SMALL: dict[str, Any] = {
@@ -179,3 +179,57 @@ def test_a_key_that_is_none_is_refused(before: str) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         run(1.0, baseline=str(tmp_path / "none.json"))
+
+
+def rounds(*walls: float, **given: Any) -> BenchReport:
+    """Measure 40 tokens in each of these walls, a round each."""
+    calls = 1 + min(3, len(walls))
+    rig, _ = fake_rig(seconds=lambda call, count, new: 1.0 if call < calls else walls[call - calls])
+    config = BenchConfig(**SMALL | {"n_rounds": len(walls)} | given)
+    return run_bench(ModelOptions(model="fake-model"), EngineConfig(), config, rig=rig)
+
+
+CALM, WILD = (1.0, 1.01, 0.99, 1.0, 1.01), (1.0, 1.3, 0.8, 1.2, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "slower", "regression", "note"),
+    [
+        (CALM, 1.10, True, ""),
+        (WILD, 1.10, False, "a loss within the noise: more rounds would tell"),
+        (WILD, 4.00, True, ""),
+        (CALM, 1.03, False, ""),
+        (CALM, 1.001, False, "within the noise"),
+        (WILD, 0.95, False, "within the noise"),
+    ],
+)
+def test_a_loss_that_the_rounds_explain_is_told_and_is_none(
+    tmp_path: Path, earlier: tuple[float, ...], slower: float, regression: bool, note: str
+) -> None:
+    path = str(tmp_path / "before.json")
+    write_stats(rounds(*earlier, stats_path=path))
+    report = rounds(*(slower * wall for wall in earlier), baseline=path, fail_below=5.0)
+    (found,) = report.comparisons
+    assert found.noise_pct is not None
+    assert (found.regression, found.note) == (regression, note)
+    assert report.exit_code == regression
+    assert f"noise {found.noise_pct:.1f} %" in render(report, "table")
+
+
+def test_single_rounds_are_judged_by_the_threshold_alone_and_that_is_said(before: str) -> None:
+    (found,) = run(2.0, baseline=before, fail_below=5.0).comparisons
+    assert (found.noise_pct, found.regression) == (None, True)
+    assert found.note == "noise unknown: it takes two rounds on both sides"
+
+
+@pytest.mark.parametrize(
+    "broken", [{"wall_times_s": ["a", "b"]}, {"flagged_rounds": {"x": ""}}, {"round_tokens": 5}]
+)
+def test_rounds_that_cannot_be_read_are_refused_before_anything_is_measured(
+    before: str, broken: dict[str, Any]
+) -> None:
+    document = json.loads(Path(before).read_text())
+    document["results"][0] |= {"round_tokens": [1, 1], "wall_times_s": [1.0, 1.0]} | broken
+    Path(before).write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="holds no bench results"):
+        run(1.0, baseline=before)

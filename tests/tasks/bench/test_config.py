@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flexinfer.errors import EnvironmentUnfit, UsageError
-from flexinfer.tasks.bench.run import BenchConfig, parse_batch_sizes
+from flexinfer.tasks.bench.run import BenchConfig, parse_batch_sizes, parse_new_tokens
 
 
 def test_the_defaults_are_the_seed_workload() -> None:
@@ -58,8 +58,11 @@ def test_wrong_values_are_exit_2_with_the_flag(flag: str, given: dict[str, Any])
 
 def test_a_back_end_without_its_package_is_exit_3() -> None:
     with pytest.raises(EnvironmentUnfit, match="vllm is not installed") as caught:
-        BenchConfig(backends=("flex", "vllm"))
+        BenchConfig(backends=("vllm",))
     assert "flexinfer[vllm]" in str(caught.value.hint)
+    assert BenchConfig(backends=("flex", "vllm")), "among several it becomes a row of its own"
+    with pytest.raises(UsageError, match="'vlm' is unknown"):
+        BenchConfig(backends=("flex", "vlm"))
 
 
 @pytest.mark.parametrize(
@@ -109,3 +112,30 @@ def test_batch_sizes_from_text() -> None:
 def test_batch_sizes_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match="--max-batch-size"):
         parse_batch_sizes(text)
+
+
+def test_lengths_and_new_tokens_are_swept_together() -> None:
+    config = BenchConfig(prompt_length="8, 16:32", new_tokens=(4, 8), batch_sizes=(1, 2))
+    works = [(work.prompt_length, work.max_new_tokens) for work in config.workloads]
+    assert works == [("8", 4), ("8", 8), ("16:32", 4), ("16:32", 8)]
+    assert {work.workloads for work in config.workloads} == {(w,) for w in config.workloads}
+    assert config.rows == 8
+    assert BenchConfig().workloads == (BenchConfig(),)
+    assert parse_new_tokens("128,4k") == (128, 4000)
+
+
+@pytest.mark.parametrize(
+    ("flag", "given"),
+    [
+        ("--prompt-length", {"prompt_length": "8,8"}),
+        ("--prompt-length", {"prompt_length": "8,x"}),
+        ("--max-new-tokens", {"new_tokens": (8, 8)}),
+        ("--max-new-tokens", {"new_tokens": (8, 0)}),
+        ("--weights", {"weights": ("plain", "odd")}),
+        ("--weights", {"weights": ("plain", "plain")}),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_exit_2(flag: str, given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        BenchConfig(**given)
+    assert caught.value.message.startswith(flag)

@@ -10,8 +10,12 @@ import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import WriteFailed
+from flexinfer.tasks.bench.breakdown import breakdowns, round_parts, start_parts
 from flexinfer.tasks.bench.page import page, write_page
+from flexinfer.tasks.bench.result import Roofline
 from flexinfer.tasks.bench.run import BenchConfig, BenchReport, run_bench
+from flexinfer.tasks.bench.throughput import throughput
+from flexinfer.tasks.charts.html import as_html
 from tests.support.fake_backend import fake_rig
 
 OPTIONS = ModelOptions(model="fake-model")
@@ -31,7 +35,8 @@ def with_rows(report: BenchReport, *changes: dict[str, Any]) -> BenchReport:
 
 def test_speed_is_the_median_and_every_round_that_counts(report: BenchReport) -> None:
     changed = {"wall_times_s": (4.0, 2.0, 8.0), "flagged_rounds": {2: "43 tokens"}}
-    (bar,) = page(with_rows(report, changed)).charts[0].bars
+    speed: Any = page(with_rows(report, changed)).charts[0]
+    (bar,) = speed.bars
     assert (bar.label, bar.value, bar.text) == ("flex batch 64", 11.0, "11")
     assert bar.points == [11.0, 5.5]
 
@@ -48,19 +53,22 @@ def test_a_row_without_figures_is_named(report: BenchReport) -> None:
 
 
 def test_only_what_was_measured_has_a_chart(report: BenchReport) -> None:
-    bare = {"step_ms": None, "peak_memory_gb": None, "roofline_pct": None}
+    bare = {"step_ms": None, "ttft_ms": None, "peak_memory_gb": None, "roofline_pct": None}
     assert [chart.title for chart in page(with_rows(report, bare)).charts] == [
-        "Decoded tokens a second"
-    ]
+        "Decoded tokens a second", "One round", "Before the rounds",
+    ]  # fmt: skip
     whole = {
         "step_ms": {"p50": 5.0, "p90": 6.0, "p99": 7.0, "max": 9.0},
+        "ttft_ms": {"p50": 50.0, "p90": 60.0, "p99": 70.0, "max": 90.0},
         "peak_memory_gb": 2.0,
         "roofline_pct": 70.0,
     }
-    speed, floor, steps, memory = map(vars, page(with_rows(report, whole, bare)).charts)
+    charts = page(with_rows(report, whole, bare)).charts
+    speed, floor, _, _, steps, first, memory = map(vars, charts)
     assert floor["limit"] == (100.0, "roofline")
     assert [bar.text for bar in floor["bars"]] == ["70.0 %", "-"]
     assert [(bar.text, bar.points) for bar in steps["bars"]] == [("5.00 ms", [6.0, 7.0]), ("-", [])]
+    assert [bar.text for bar in first["bars"]] == ["50.0 ms", "-"]
     assert [bar.text for bar in memory["bars"]] == ["2.00 GB", "-"]
     assert speed["unit"].startswith("tokens / s")
 
@@ -99,3 +107,111 @@ def test_a_report_that_cannot_be_written_stops_the_run_before_it_begins(tmp_path
     with pytest.raises(WriteFailed, match="--report"):
         run_bench(OPTIONS, EngineConfig(), config, rig=rig)
     assert not checkpoint.opened
+
+
+FLOOR = Roofline(
+    weight_gb=2.0, kv_bytes_per_token=100, kv_bytes_per_row=1e6, copy_gb_per_s=1000.0,
+    decode_floor_s=1.5,
+)  # fmt: skip
+
+
+def sweep(report: BenchReport) -> BenchReport:
+    """Two back ends at two batch sizes, one of the four rows failed."""
+    figures = {"median_wall_s": 4.0, "prefill_s": 1.0, "roofline": FLOOR, "load_s": 5.0,
+               "open_s": 3.0, "compile_s": 2.0, "capture_s": 0.5, "warm_up_s": 6.0}  # fmt: skip
+    failed = {"decode_tps_median": None, "median_wall_s": None, "error": "it broke"}
+    return with_rows(
+        report,
+        {"max_batch_size": 1, **figures},
+        {"max_batch_size": 8, **figures, "decode_tps_median": 44.0},
+        {"max_batch_size": 1, "backend": "hf", **figures, "decode_tps_median": 4.0},
+        {"max_batch_size": 8, "backend": "hf", **failed},
+    )
+
+
+def test_throughput_is_over_batch_sizes_against_the_roofline(report: BenchReport) -> None:
+    chart: Any = page(sweep(report)).charts[0]
+    assert (chart.title, chart.wide, chart.ticks) == ("Throughput over batch size", True, [1, 8])
+    floor, flex, hf = chart.lines
+    assert (floor.dashed, floor.label) == (True, "memory roofline (1,000 GB/s)")
+    assert (floor.x[0], floor.x[-1]) == (1, pytest.approx(8))
+    assert floor.values[0] == pytest.approx(1e12 / (2e9 + 1e6))
+    assert floor.values[-1] == pytest.approx(8e12 / (2e9 + 8e6))
+    assert (flex.label, flex.x, flex.values) == ("flex", [1, 8], [11.0, 44.0])
+    assert (hf.label, hf.x, hf.values) == ("hf", [1], [4.0])
+    assert flex.group != hf.group
+    assert (flex.low, flex.high) == ([11.0, 11.0], [11.0, 11.0])
+
+
+def test_one_batch_without_a_floor_is_no_curve(report: BenchReport) -> None:
+    assert throughput(report.results) == []
+    (chart,) = throughput(with_rows(report, {"roofline": FLOOR, "max_batch_size": 8}).results)
+    floor = chart.lines[0]
+    assert (floor.x[0], floor.x[-1]) == (4, pytest.approx(8))
+
+
+def test_rooflines_of_other_weights_are_told_apart(report: BenchReport) -> None:
+    packed = {"roofline": replace(FLOOR, weight_gb=1.0), "quantization": "nf4"}
+    rows = with_rows(report, {"roofline": FLOOR}, packed)
+    (chart,) = throughput(rows.results)
+    assert [line.label for line in chart.lines if line.dashed] == [
+        "memory roofline of flex plain (1,000 GB/s)", "memory roofline of flex nf4 (1,000 GB/s)",
+    ]  # fmt: skip
+
+
+def test_time_is_broken_down_into_what_it_went_for(report: BenchReport) -> None:
+    row = sweep(report).results[0]
+    assert round_parts(row) == {
+        "prefill": 1.0, "decode: reading memory": 1.5, "decode: above the floor": 1.5,
+    }  # fmt: skip
+    assert round_parts(replace(row, roofline=None)) == {"prefill": 1.0, "decode": 3.0}
+    assert start_parts(row) == {"load": 5.0, "compile": 2.0, "capture": 0.5, "other start": 2.5}
+    charts: Any = breakdowns(sweep(report).results)
+    assert [chart.labels for chart in charts] == [
+        ["flex batch 1", "flex batch 8", "hf batch 1"]
+    ] * 2
+    assert charts[0].texts == ["4 s"] * 3
+
+
+def test_the_settings_and_the_verdict_are_on_the_page(report: BenchReport) -> None:
+    shown = page(report)
+    tables = {table.title: table for table in shown.tables}
+    assert ["n_rounds", "3"] in tables["Workload"].rows
+    assert ["model", "fake-model"] in tables["Model"].rows
+    assert ["device", "fake"] in tables["Environment"].rows
+    assert ["flex", "device: fake"] in tables["What ran"].rows
+    assert shown.verdict == ("ok", True)
+    failed = page(sweep(report))
+    assert failed.verdict == ("failed", False)
+    assert ["hf batch 8", "it broke"] in {t.title: t for t in failed.tables}["Failed"].rows
+
+
+def test_the_first_figures_are_of_the_fastest_row(report: BenchReport) -> None:
+    tiles = {tile.title: tile for tile in page(sweep(report)).tiles}
+    assert (tiles["tokens a second"].value, tiles["tokens a second"].note) == ("44", "flex batch 8")
+    assert "times hf" not in tiles, "hf has no figure at that batch"
+    faster = with_rows(report, {}, {"backend": "hf", "decode_tps_median": 5.5})
+    assert {t.title: t.value for t in page(faster).tiles}["times hf"] == "2.00"
+    assert page(with_rows(report, {"decode_tps_median": None})).tiles == []
+
+
+def test_the_html_needs_nothing_else(report: BenchReport) -> None:
+    text = as_html(page(with_rows(report, {"model_name": "<b>odd</b>"}))).decode()
+    assert "<b>odd" not in text
+    assert "&lt;b&gt;odd" in text
+    for outside in ("http://", "https://", "<script", "<link", "@import"):
+        assert outside not in text
+
+
+def test_what_ran_is_said_of_the_back_ends_it_is_true_of(report: BenchReport) -> None:
+    rows = with_rows(
+        report,
+        {"notices": ("device: cpu", "attention: dense", "output gate: ok")},
+        {"notices": ("device: cpu", "attention: sdpa"), "backend": "hf"},
+    )
+    (ran,) = [table for table in page(rows).tables if table.title == "What ran"]
+    assert ran.rows[1:] == [
+        ["flex, hf", "device: cpu"],
+        ["flex", "attention: dense"],
+        ["hf", "attention: sdpa"],
+    ]

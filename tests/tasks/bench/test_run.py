@@ -245,3 +245,26 @@ def test_one_new_token_has_no_decode_figures() -> None:
     assert row.roofline_pct is None
     assert row.step_ms is None
     assert row.flagged_rounds == {}
+
+
+def test_prefill_and_decode_are_apart_and_percentiles_are_told() -> None:
+    walls = [9.0, 1.0, 5.0, 2.0, 10.0, 12.0, 11.0, 14.0, 13.0]
+    rig, _ = fake_rig(seconds=lambda call, count, new: walls[call])
+    row = run(rig).results[0]
+    assert (row.prefill_s, row.decode_s) == (2.0, 10.0)
+    assert row.decode_only_tps == pytest.approx(4 * 10 / 10.0)
+    assert row.ttft_ms is not None
+    assert (row.ttft_ms["p50"], row.ttft_ms["p99"]) == (pytest.approx(700), pytest.approx(900))
+    assert row.open_s == 0.0
+
+
+def test_the_roofline_at_a_batch_is_what_its_steps_must_read() -> None:
+    cost = StepCost(1_000, (LayerRead(1, None, True),))
+    rig, held = fake_rig(cost=cost, bandwidth=10_000.0)
+    row = run(rig).results[0]
+    lengths = [len(r.prompt_token_ids) for r in held.opened[0].calls[0]]
+    assert row.roofline is not None
+    mean = sum(sum(range(n + 1, n + 11)) for n in lengths) / 40
+    assert row.roofline.kv_bytes_per_row == pytest.approx(mean)
+    assert row.roofline.tps(4) == pytest.approx(4 * 10_000 / (1_000 + 4 * mean))
+    assert row.roofline.tps(4) == pytest.approx(40 / row.roofline.decode_floor_s)

@@ -11,8 +11,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from flexinfer.tasks.charts.chart import Bar, Bars, Curves, Series
-from flexinfer.tasks.charts.draw import COLOURS, MARKED, draw, running_mean, styled
+from flexinfer.tasks.charts.chart import AnyChart, Bar, Bars, Curves, Growth, Line, Parts, Series
+from flexinfer.tasks.charts.draw import MARKED, draw, height_of, running_mean, styled
+from flexinfer.tasks.charts.png import laid_out
+from flexinfer.tasks.charts.style import COLOURS
 
 LINES = Curves(
     title="Reward",
@@ -35,7 +37,7 @@ BARS = Bars(
 )
 
 
-def drawn(chart: Curves | Bars) -> Any:
+def drawn(chart: AnyChart) -> Any:
     """The axes with the chart on them, laid out as they would be written."""
     with styled():
         figure = Figure(layout="constrained")
@@ -169,3 +171,74 @@ def test_the_settings_of_matplotlib_are_as_before() -> None:
         before = dict(matplotlib.rcParams)
         drawn(BARS)
         assert dict(matplotlib.rcParams) == before
+
+
+GROWTH = Growth(
+    title="Throughput",
+    unit="tokens / s",
+    x_label="batch",
+    ticks=[1, 8, 64],
+    wide=True,
+    lines=[
+        Line(label="roofline", x=[1, 8, 64], values=[2.0, 15.0, 90.0], group=None, dashed=True),
+        Line(label="flex", x=[1, 8, 64], values=[1.0, 9.0, 60.0], group=0, low=[0.9, 8.0, 50.0],
+             high=[1.1, 10.0, 70.0]),
+        Line(label="hf", x=[1, 8], values=[0.5, 3.0], group=1),
+    ],
+)  # fmt: skip
+
+
+def test_growth_is_over_doubling_sizes_and_only_these_are_named() -> None:
+    axes = drawn(GROWTH)
+    assert axes.get_xscale() == "log"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "8", "64"]
+    roofline, flex, hf = axes.lines
+    assert [line.get_linestyle() for line in (roofline, flex, hf)] == ["--", "-", "-"]
+    assert list(flex.get_ydata()) == [1.0, 9.0, 60.0]
+    assert (flex.get_color(), hf.get_color()) == (COLOURS[0], COLOURS[1])
+    assert roofline.get_color() not in COLOURS
+    assert texts(axes) == ["60", "3"], "the last measured value of each"
+    named = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert named == ["roofline", "flex", "hf"]
+
+
+def test_small_values_are_seen_beside_large_ones() -> None:
+    assert drawn(GROWTH).get_yscale() == "log"
+    near = replace(GROWTH, lines=[Line(label="flex", x=[1, 8], values=[10.0, 60.0], group=0)])
+    axes = drawn(near)
+    assert axes.get_yscale() == "linear"
+    assert axes.get_ylim()[0] == 0.0
+
+
+PARTS_OF = Parts(
+    title="One round",
+    unit="seconds",
+    labels=["flex", "hf"],
+    texts=["4 s", "0.1 s"],
+    series=[
+        Series(label="prefill", values=[1.0, 0.05]),
+        Series(label="decode", values=[3.0, None]),
+    ],
+)
+
+
+def test_parts_lie_end_to_end_and_tell_their_figure_where_there_is_room() -> None:
+    axes = drawn(PARTS_OF)
+    found = [(bar.get_x(), bar.get_width(), bar.get_facecolor()) for bar in axes.patches]
+    assert [(x, width) for x, width, _ in found] == [(0, 1.0), (0, 0.05), (1.0, 3.0), (0.05, 0)]
+    assert found[0][2] == found[1][2] != found[2][2]
+    assert texts(axes) == ["1", "3", "4 s", "0.1 s"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["prefill", "decode"]
+
+
+def test_many_bars_are_thinner() -> None:
+    bar = Bar(label="flex", value=1.0, text="1")
+    few, many = (height_of(replace(BARS, bars=[bar] * count)) for count in (10, 20))
+    assert many < 1.6 * few
+
+
+def test_wide_charts_have_a_row_for_themselves() -> None:
+    wide = replace(BARS, wide=True)
+    assert laid_out([wide, BARS, LINES, BARS, wide, BARS], 2) == [
+        [wide], [BARS, LINES], [BARS], [wide], [BARS],
+    ]  # fmt: skip

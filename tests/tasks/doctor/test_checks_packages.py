@@ -16,7 +16,11 @@ GEMMA, QWEN = "gemma-4-E2B-it", "qwen3-0.6b"
 
 
 def transformers(version, error=None):
-    return {"importing transformers": says({"version": version}, error=error)}
+    return {
+        "importing transformers": says(
+            {"version": version}, *([] if error else [{"names": True}]), error=error
+        )
+    }
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,7 @@ def test_a_half_done_upgrade_is_as_old_as_its_oldest_part(tmp_path, module, meta
 
 
 def test_what_is_imported_counts_more_than_the_metadata(tmp_path):
-    answer = {"importing peft": says({"version": "0.17.0"})}
+    answer = {"importing peft": says({"version": "0.17.0"}, {"names": True})}
     here = machine(tmp_path, answer, versions={"peft": "0.21.0"})
     assert look(here, "peft", mode="lora").status == "fail"
 
@@ -106,7 +110,7 @@ def test_a_broken_package_fails_where_needed_and_warns_elsewhere(tmp_path, name,
 
 
 def test_a_package_without_metadata_is_found_by_its_module(tmp_path):
-    answer = {"importing peft": says({"version": "0.17.0"})}
+    answer = {"importing peft": says({"version": "0.17.0"}, {"names": True})}
     line = look(machine(tmp_path, answer, modules=["peft"]), "peft", mode="lora")
     assert line.status == "fail"
     assert "0.18" in line.why
@@ -161,8 +165,8 @@ def test_vllm_against_trl(tmp_path, trl, vllm, requires, mode, status):
 @pytest.mark.parametrize(
     ("torch", "answer", "status"),
     [
-        (on_cuda(), says({"version": "3.6.0"}), "ok"),
-        (on_cuda(), says({"version": "3.5.1"}), "warn"),
+        (on_cuda(), says({"version": "3.6.0"}, {"names": True}), "ok"),
+        (on_cuda(), says({"version": "3.5.1"}, {"names": True}), "warn"),
         (on_cuda(), says({"version": "3.6.0"}, error="ImportError: libtriton.so"), "fail"),
     ],
 )

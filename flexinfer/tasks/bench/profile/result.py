@@ -16,13 +16,33 @@ from flexinfer.tasks.roofline import StepCost
 class Subject:
     """The requests of a round, the median wall clock of the rounds, and the parts of the floor.
 
-    Every request asks for two new tokens at least. `bandwidth` is in bytes a second.
+    Every request asks for two new tokens at least. `bandwidth` is in bytes a second. `trace_path`
+    is where torch.profiler's trace goes, None for nowhere.
     """
 
     requests: Sequence[Request]
     wall_s: float | None = None
     cost: StepCost | None = None
     bandwidth: float | None = None
+    trace_path: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelRow:
+    """A kernel of a step, on a CPU an operator of torch's: calls and microseconds, all of a step.
+
+    `operation` is what launches it, "" where that cannot be told; a layer has its share of those
+    that belong to layers, and of all where that cannot be told.
+    """
+
+    name: str
+    operation: str
+    calls_step: float
+    calls_layer: float | None
+    us_each: float
+    us_step: float
+    us_layer: float | None
+    share_pct: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +123,16 @@ class CallFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """All of it; `timed_by` is `device` (traced kernels) or `host` (a clock around operations)."""
+    """All of it; `timed_by` is `device` (traced kernels) or `host` (a clock around operations).
+
+    `kernels` are those that take most of a step, the longest first; `trace_file` is there to be
+    opened in a viewer of Chrome traces.
+    """
 
     timed_by: str
     ops: tuple[OpRow, ...]
     step: StepFigures
     call: CallFigures | None = None
+    kernels: tuple[KernelRow, ...] = ()
+    trace_file: str | None = None
     remarks: tuple[str, ...] = ()

@@ -12,9 +12,11 @@ from flexinfer.backends.flex import FlexBackend
 from flexinfer.backends.protocol import Backend
 from flexinfer.tasks.bench.profile.call import call_figures, traced_call
 from flexinfer.tasks.bench.profile.figures import Floor, kernels_per_layer, op_rows, over_floor
+from flexinfer.tasks.bench.profile.kernels import device_launches, host_launches, top_kernels
 from flexinfer.tasks.bench.profile.result import Profile, StepFigures, Subject
 from flexinfer.tasks.bench.profile.standing import Standing, stand
 from flexinfer.tasks.bench.profile.step import host_timed, player, step_us
+from flexinfer.tasks.bench.profile.trace_file import host_traces, write_device_trace
 from flexinfer.tasks.bench.profile.traced import Traced, traced
 
 LEAST_OF_TRACE = 0.8
@@ -37,6 +39,12 @@ def profile_step(held: Standing, subject: Subject, on_device: bool) -> Profile:
     play, graph = player(held)
     us = step_us(held, play)
     found = traced(held, play) if on_device else Traced(host_timed(held), remark=HOST)
+    if on_device:
+        launched = device_launches(found)
+        if subject.trace_path is not None:
+            write_device_trace(held, play, subject.trace_path)
+    else:
+        launched = host_launches(host_traces(held, subject.trace_path))
     busy, floor = sum(one.us for one in found.timed), _floor(held, subject, on_device)
     rows = op_rows(found.timed, floor)
     step = StepFigures(
@@ -51,7 +59,14 @@ def profile_step(held: Standing, subject: Subject, on_device: bool) -> Profile:
     )
     remarks = () if found.remark is None else (found.remark,)
     timed_by = "device" if on_device else "host"
-    return Profile(timed_by=timed_by, ops=rows, step=step, remarks=remarks)
+    return Profile(
+        timed_by=timed_by,
+        ops=rows,
+        step=step,
+        kernels=top_kernels(launched, held.layers),
+        trace_file=subject.trace_path,
+        remarks=remarks,
+    )
 
 
 def _of_trace(found: Traced, gaps_us: float, layers: int) -> dict[str, Any]:

@@ -2,36 +2,62 @@
 
 from __future__ import annotations
 
-from flexinfer.tasks.bench.profile.result import CallFigures, OpRow, Profile, StepFigures
+from flexinfer.tasks.bench.profile.result import (
+    CallFigures,
+    KernelRow,
+    OpRow,
+    Profile,
+    StepFigures,
+)
 from flexinfer.tasks.columns import fitted, markdown, number
 
 HEAD = (
     "operation", "shape", "calls", "kernels", "us each", "us a step", "share %", "MB", "GB/s",
     "floor us", "over us",
 )  # fmt: skip
+KERNEL_HEAD = (
+    "kernel", "operation", "a step", "a layer", "us each", "us a step", "us a layer", "share %",
+)  # fmt: skip
 WORDS = 2
-"""How many columns are words."""
+"""How many columns are words, of both tables."""
 
 
 def profile_table(profile: Profile, width: int | None = None) -> list[str]:
     """Return aligned lines, or a list where they exceed the columns of a screen."""
-    rows = [HEAD, *map(_cells, profile.ops)]
-    return [*fitted(rows, WORDS, width), "", *profile_words(profile)]
+    rows, kernels = [HEAD, *map(op_cells, profile.ops)], _kernel_rows(profile)
+    top = [*fitted(kernels, WORDS, width), ""] if kernels else []
+    return [*fitted(rows, WORDS, width), "", *top, *profile_words(profile)]
 
 
 def profile_markdown(profile: Profile) -> list[str]:
     """Return a Markdown table and a list."""
-    lines = markdown([HEAD, *map(_cells, profile.ops)], WORDS)
-    return [*lines, "", *(f"- {words}" for words in profile_words(profile))]
+    lines, kernels = markdown([HEAD, *map(op_cells, profile.ops)], WORDS), _kernel_rows(profile)
+    top = [*markdown(kernels, WORDS), ""] if kernels else []
+    return [*lines, "", *top, *(f"- {words}" for words in profile_words(profile))]
+
+
+def _kernel_rows(profile: Profile) -> list[tuple[str, ...]]:
+    """Return the table of kernels, [] where there are none."""
+    return [KERNEL_HEAD, *map(kernel_cells, profile.kernels)] if profile.kernels else []
 
 
 def profile_words(profile: Profile) -> list[str]:
     """Return what the rows cannot hold: the step, its floor, its gaps, the call, remarks."""
     call = [] if profile.call is None else _call(profile.call)
-    return [*_step(profile.step), *_floor(profile.step), *call, *profile.remarks]
+    trace = [] if profile.trace_file is None else [f"trace: {profile.trace_file}"]
+    return [*_step(profile.step), *_floor(profile.step), *call, *profile.remarks, *trace]
 
 
-def _cells(row: OpRow) -> tuple[str, ...]:
+def kernel_cells(row: KernelRow) -> tuple[str, ...]:
+    """Return the cells of a kernel."""
+    return (
+        row.name, row.operation, number(row.calls_step, 0), number(row.calls_layer, 1),
+        number(row.us_each, 2), number(row.us_step, 1), number(row.us_layer, 2),
+        number(row.share_pct, 1),
+    )  # fmt: skip
+
+
+def op_cells(row: OpRow) -> tuple[str, ...]:
     """Return the cells of an operation."""
     megabytes = None if row.bytes_step is None else row.bytes_step / 1e6
     return (

@@ -14,9 +14,11 @@ import pytest
 from flexinfer.backends.protocol import Backend
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.models.catalog import build_decoder
 from flexinfer.tasks.bench.profile.result import OpRow, Profile, StepFigures, Subject
 from flexinfer.tasks.bench.run import BenchConfig, render, run_bench
 from flexinfer.tasks.roofline import StepCost
+from tests.support.engines import tiny
 from tests.support.fake_backend import FakeBackend, fake_rig, run, small
 from tests.support.tiny import save_tiny
 
@@ -88,8 +90,10 @@ def test_where_it_fails_the_figures_stand(error: Exception, why: str) -> None:
 def test_what_cannot_be_profiled_is_refused_before_anything_runs() -> None:
     with pytest.raises(UsageError, match="--profile needs --max-new-tokens of 2"):
         BenchConfig(profile=True, max_new_tokens=1)
-    with pytest.raises(UsageError, match="--profile is for one batch size"):
+    with pytest.raises(UsageError, match="--profile is for one row"):
         BenchConfig(profile=True, batch_sizes=(1, 2))
+    with pytest.raises(UsageError, match="--profile is for one row"):
+        BenchConfig(profile=True, prompt_length="8,16")
     assert BenchConfig(profile=True, max_new_tokens=2, batch_sizes=(2,)).profile
 
 
@@ -98,7 +102,7 @@ def test_a_real_bench_on_the_cpu(tmp_path: Path) -> None:
     options = ModelOptions(model=str(folder), load_format="dummy", device="cpu")
     config = BenchConfig(
         n_prompts=3, n_rounds=1, max_new_tokens=2, prompt_length="4:12", batch_sizes=(2,),
-        profile=True,
+        profile=True, trace_path=str(tmp_path / "trace.json"),
     )  # fmt: skip
     report = run_bench(options, EngineConfig(attention="dense"), config)
     assert report.verdict == "ok"
@@ -110,3 +114,14 @@ def test_a_real_bench_on_the_cpu(tmp_path: Path) -> None:
     assert "us, of which" not in table, "the operations are no parts of the step that was timed"
     assert "timed in a run of their own" in table
     assert report.results[0].eager_steps == 2
+    assert "aten::linear" in table, "the kernels have a table of their own"
+    assert f"trace: {tmp_path / 'trace.json'}" in table
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert any(event["name"] == "aten::linear" for event in events)
+    products = [row for row in profile.kernels if row.name == "aten::linear"]
+    down = next(row for row in products if row.operation == "down product")
+    layers = len(build_decoder(tiny("gemma4")).specs)
+    assert (down.calls_step, down.calls_layer) == (layers, 1.0)
+    assert down.us_layer == pytest.approx(down.us_step / layers)
+    once = next(row for row in profile.kernels if row.operation == "sample")
+    assert (once.calls_layer, once.us_layer) == (None, None)
