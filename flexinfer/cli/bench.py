@@ -196,7 +196,7 @@ def bench(
 
 def _trace_path(result: ReportFlags) -> str | None:
     """Return where the trace goes, None where there is none; raises UsageError."""
-    from flexinfer.tasks.bench.trace_path import DEFAULT
+    from flexinfer.tasks.bench.profile.trace_path import DEFAULT
 
     if result.trace_path is not None and not result.profile:
         raise UsageError("--trace-path has no trace to take", hint="give --profile too")

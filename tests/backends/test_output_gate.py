@@ -16,9 +16,9 @@ from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.outputs import Completion, EngineStats, Request, RequestOutput
 from flexinfer.errors import NotEnoughMemory
-from flexinfer.tasks.bench import rows
-from flexinfer.tasks.bench.gate import Gate
-from flexinfer.tasks.bench.probe import check_output
+from flexinfer.tasks.bench.compare.gate import Gate
+from flexinfer.tasks.bench.measure import rows
+from flexinfer.tasks.bench.measure.probe import check_output
 from flexinfer.tasks.bench.run import BenchConfig, BenchReport, Rig, run_bench
 from flexinfer.tasks.reference import forced
 from flexinfer.tasks.workload import workload

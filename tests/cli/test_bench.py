@@ -13,7 +13,7 @@ from flexinfer.cli import bench as cli
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import WriteFailed
 from flexinfer.tasks.bench import run as task
-from flexinfer.tasks.bench.gate import Gate
+from flexinfer.tasks.bench.compare.gate import Gate
 from flexinfer.tasks.bench.run import BenchConfig, BenchReport, BenchResult
 
 GATE = Gate(checked=4, agreed=4, noise=0.1, mean_logprob_gap=0.01, dtype="float32")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from flexinfer.backends.choose import check_backend
 from flexinfer.config import SamplingParams, parse_size
 from flexinfer.errors import EnvironmentUnfit, UsageError
-from flexinfer.tasks.bench.weights import check_weights
+from flexinfer.tasks.bench.lanes.weights import check_weights
 from flexinfer.tasks.charts.write import check_kind
 
 N_PROMPTS, MOST_AT_ONCE = 64, 256

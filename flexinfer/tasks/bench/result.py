@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from flexinfer.tasks.bench.agreement import Agreement, ProbeSample
-from flexinfer.tasks.bench.gate import Gate
+from flexinfer.tasks.bench.compare.agreement import Agreement, ProbeSample
+from flexinfer.tasks.bench.compare.gate import Gate
 from flexinfer.tasks.bench.profile.result import Profile
 from flexinfer.tasks.environment import SCHEMA_VERSION
 

@@ -23,21 +23,26 @@ from dataclasses import asdict
 from typing import Any
 
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
-from flexinfer.tasks.bench.baseline import Baseline, check_comparable, compare, read_baseline
-from flexinfer.tasks.bench.child import child_rows
+from flexinfer.tasks.bench.compare.baseline import (
+    Baseline,
+    check_comparable,
+    compare,
+    read_baseline,
+)
+from flexinfer.tasks.bench.compare.side_by_side import agreements, labels
 from flexinfer.tasks.bench.config import BenchConfig, parse_batch_sizes, parse_new_tokens
-from flexinfer.tasks.bench.format import FORMATS, render
-from flexinfer.tasks.bench.lanes import Lane, lane_rows, lanes_of, whole_rows
-from flexinfer.tasks.bench.page import write_page
-from flexinfer.tasks.bench.progress import Once
+from flexinfer.tasks.bench.lanes.child import child_rows
+from flexinfer.tasks.bench.lanes.lanes import Lane, lane_rows, lanes_of, whole_rows
+from flexinfer.tasks.bench.lanes.weights import parse_weights
+from flexinfer.tasks.bench.measure.progress import Once
+from flexinfer.tasks.bench.measure.rig import Rig
+from flexinfer.tasks.bench.measure.rows import Listener
+from flexinfer.tasks.bench.measure.tuning import check_tunable
+from flexinfer.tasks.bench.profile.trace_path import check_trace
 from flexinfer.tasks.bench.result import BenchReport, BenchResult, Comparison
-from flexinfer.tasks.bench.rig import Rig
-from flexinfer.tasks.bench.rows import Listener
-from flexinfer.tasks.bench.side_by_side import agreements, labels
-from flexinfer.tasks.bench.stats_file import check_stats, write_stats
-from flexinfer.tasks.bench.trace_path import check_trace
-from flexinfer.tasks.bench.tuning import check_tunable
-from flexinfer.tasks.bench.weights import parse_weights
+from flexinfer.tasks.bench.show.format import FORMATS, render
+from flexinfer.tasks.bench.show.page import write_page
+from flexinfer.tasks.bench.show.stats_file import check_stats, write_stats
 from flexinfer.tasks.charts.write import check_report
 from flexinfer.tasks.environment import environment, now
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from flexinfer.tasks.doctor.environment import Environment
+from flexinfer.tasks.doctor.facts.nvidia import Nvidia, find_nvidia
+from flexinfer.tasks.doctor.facts.torch_facts import TorchFacts
 from flexinfer.tasks.doctor.lazy import Lazy
-from flexinfer.tasks.doctor.nvidia import Nvidia, find_nvidia
 from flexinfer.tasks.doctor.probe import Probe, Row, run_probe
 from flexinfer.tasks.doctor.report import DoctorConfig, Mode
 from flexinfer.tasks.doctor.target import Target, find_target
-from flexinfer.tasks.doctor.torch_facts import TorchFacts
 
 IMPORT_TIMEOUT_S = 180.0
 MOST_PROBES = 8

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from flexinfer.errors import UsageError
-from flexinfer.tasks.doctor import (
-    checks_binary,
-    checks_compile,
-    checks_device,
-    checks_fa4,
-    checks_hub,
-    checks_memory,
-    checks_packages,
-    checks_python,
-    checks_variables,
-    checks_version,
+from flexinfer.tasks.doctor.checks import (
+    binaries,
+    compilers,
+    device,
+    fa4,
+    hub,
+    memory,
+    packages,
+    python,
+    variables,
+    version,
 )
 from flexinfer.tasks.doctor.context import Context
 from flexinfer.tasks.doctor.report import Finding
@@ -36,7 +36,7 @@ class Check:
 
 def list_checks() -> tuple[Check, ...]:
     """Return every check; categories are contiguous."""
-    own = _check("version", "Version", checks_version.version, "flexinfer has what --mode asks for")
+    own = _check("version", "Version", version.version, "flexinfer has what --mode asks for")
     return (own, *_machine(), *_packages(), *_kernels(), *_model(), *_hub(), *_variables())
 
 
@@ -66,7 +66,6 @@ def _check(
 
 def _machine() -> tuple[Check, ...]:
     """Return checks of Python, torch and the device."""
-    python, device = checks_python, checks_device
     return (
         _check("python", "Python", python.python, "3.11 or newer"),
         _check("headers", "Python", python.headers, "Python.h, for compiled kernels"),
@@ -79,13 +78,13 @@ def _machine() -> tuple[Check, ...]:
 
 def _packages() -> tuple[Check, ...]:
     """Return checks of Python packages."""
-    here, group = checks_packages, "Packages"
+    here, group = packages, "Packages"
     return (
         _check("transformers", group, here.transformers, "against the model asked for"),
-        _check("triton", group, checks_binary.triton, "against torch", "torch"),
+        _check("triton", group, binaries.triton, "against torch", "torch"),
         _check("peft", group, here.plain(here.PEFT), "imports", "torch"),
-        _check("bitsandbytes", group, checks_binary.bitsandbytes, "a real 4-bit product", "torch"),
-        _check("flash-attn-4", group, checks_fa4.flash_attention, "against device", "torch"),
+        _check("bitsandbytes", group, binaries.bitsandbytes, "a real 4-bit product", "torch"),
+        _check("flash-attn-4", group, fa4.flash_attention, "against device", "torch"),
         _check("accelerate", group, here.plain(here.ACCELERATE), "imports", "torch"),
         _check("datasets", group, here.plain(here.DATASETS), "imports", "torch"),
         _check("trl", group, here.plain(here.TRL), "its GRPO trainer imports", "torch"),
@@ -97,33 +96,33 @@ def _kernels() -> tuple[Check, ...]:
     """Return checks of what compiles kernels."""
     group, needs = "Kernels", ("torch", "compiler")
     flex = (
-        _check(f"flex-{dim}", group, checks_compile.flex(dim), "compiled over pages", *needs)
-        for dim in checks_compile.HEAD_DIMS
+        _check(f"flex-{dim}", group, compilers.flex(dim), "compiled over pages", *needs)
+        for dim in compilers.HEAD_DIMS
     )
-    return _check("compiler", group, checks_compile.compiler, "builds a C++ program"), *flex
+    return _check("compiler", group, compilers.compiler, "builds a C++ program"), *flex
 
 
 def _model() -> tuple[Check, ...]:
     """Return checks of the model asked for."""
     return (
-        _check("model", "Model", checks_memory.model, "its family is supported"),
-        _check("memory", "Model", checks_memory.memory, "what fits in --mode", "model", "torch"),
+        _check("model", "Model", memory.model, "its family is supported"),
+        _check("memory", "Model", memory.memory, "what fits in --mode", "model", "torch"),
     )
 
 
 def _hub() -> tuple[Check, ...]:
     """Return checks of the way to weights."""
     return (
-        _check("hub", "Hub", checks_hub.hub, "reachable, and offers the model"),
-        _check("token", "Hub", checks_hub.token, "present or not; never shown"),
-        _check("cache", "Hub", checks_hub.cache, "models on this machine"),
-        _check("disk", "Hub", checks_hub.disk, "room for the model"),
+        _check("hub", "Hub", hub.hub, "reachable, and offers the model"),
+        _check("token", "Hub", hub.token, "present or not; never shown"),
+        _check("cache", "Hub", hub.cache, "models on this machine"),
+        _check("disk", "Hub", hub.disk, "room for the model"),
     )
 
 
 def _variables() -> tuple[Check, ...]:
     """Return checks of environment variables."""
-    here, group = checks_variables, "Variables"
+    here, group = variables, "Variables"
     return (
         _check("env-allocator", group, here.allocator, "expandable segments"),
         _check("env-caching", group, here.caching, "PYTORCH_NO_CUDA_MEMORY_CACHING"),

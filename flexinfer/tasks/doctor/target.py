@@ -9,7 +9,7 @@ from typing import Any
 
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.tasks.doctor.environment import Environment
-from flexinfer.tasks.doctor.hub_cache import has_weights, snapshot
+from flexinfer.tasks.doctor.facts.hub_cache import has_weights, snapshot
 from flexinfer.weights.checkpoint import read_json
 from flexinfer.weights.names import ModelName, choose_default, config_file, resolve
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from flexinfer.engine.outputs import Completion, RequestOutput
-from flexinfer.tasks.bench.agreement import HELD, ProbeSample, held_against
-from flexinfer.tasks.bench.format import words
-from flexinfer.tasks.bench.result import BenchResult
-from flexinfer.tasks.bench.run import render
-from flexinfer.tasks.bench.side_by_side import (
+from flexinfer.tasks.bench.compare.agreement import HELD, ProbeSample, held_against
+from flexinfer.tasks.bench.compare.side_by_side import (
     OTHER_ROUNDING,
     OWN_WEIGHTS,
     agreements,
     labels,
 )
+from flexinfer.tasks.bench.result import BenchResult
+from flexinfer.tasks.bench.run import render
+from flexinfer.tasks.bench.show.format import words
 from tests.support.fake_backend import fake_rig, run, small
 
 CLEAR = (True, True, False, True)

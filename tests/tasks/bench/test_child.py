@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from flexinfer.config import EngineConfig
-from flexinfer.tasks.bench.child import ENVIRONMENT, NOTICE, PROGRESS, ROW, Send, child_rows
-from flexinfer.tasks.bench.lanes import Lane, lanes_of
-from flexinfer.tasks.bench.progress import Once
+from flexinfer.tasks.bench.lanes.child import ENVIRONMENT, NOTICE, PROGRESS, ROW, Send, child_rows
+from flexinfer.tasks.bench.lanes.lanes import Lane, lanes_of
+from flexinfer.tasks.bench.measure.progress import Once
+from flexinfer.tasks.bench.measure.rows import Listener
 from flexinfer.tasks.bench.result import BenchResult
-from flexinfer.tasks.bench.rows import Listener
 from tests.support.fake_backend import OPTIONS, fake_rig, small
 
 
@@ -137,9 +137,9 @@ def test_whoever_stops_listening_ends_the_child() -> None:
 ORPHAN = """
 import os, sys
 from tests.tasks.bench.test_child import lane, linger
-from flexinfer.tasks.bench.child import child_rows
-from flexinfer.tasks.bench.progress import Once
-from flexinfer.tasks.bench.rows import Listener
+from flexinfer.tasks.bench.lanes.child import child_rows
+from flexinfer.tasks.bench.measure.progress import Once
+from flexinfer.tasks.bench.measure.rows import Listener
 
 if __name__ == "__main__":
     listener = Listener(report=lambda *_: None, notice=Once(print))

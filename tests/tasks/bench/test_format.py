@@ -12,7 +12,7 @@ import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import NotEnoughMemory, UsageError
-from flexinfer.tasks.bench.gate import Gate
+from flexinfer.tasks.bench.compare.gate import Gate
 from flexinfer.tasks.bench.run import (
     FORMATS,
     BenchConfig,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.tasks.bench.gate import Gate, judge
+from flexinfer.tasks.bench.compare.gate import Gate, judge
 from flexinfer.tasks.reference.samples import Checked, Reference, Scored
 
 NOISE = 0.5

@@ -10,9 +10,9 @@ import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import EnvironmentUnfit, UsageError
-from flexinfer.tasks.bench.lanes import lanes_of
+from flexinfer.tasks.bench.lanes.lanes import lanes_of
+from flexinfer.tasks.bench.lanes.weights import FORMS, options_of, parse_weights
 from flexinfer.tasks.bench.run import BenchConfig, Rig, run_bench
-from flexinfer.tasks.bench.weights import FORMS, options_of, parse_weights
 from tests.support.fake_backend import OPTIONS, FakeBackend, FakeCheckpoint, fake_rig, small
 
 ADAPTED = ModelOptions(model="fake-model", adapter="random:8")

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from flexinfer.tasks.bench.noise import noise_pct, round_rates
+from flexinfer.tasks.bench.compare.noise import noise_pct, round_rates
 
 
 def test_rates_are_of_the_rounds_that_count() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import WriteFailed
-from flexinfer.tasks.bench.breakdown import breakdowns, round_parts, start_parts
-from flexinfer.tasks.bench.page import page, write_page
 from flexinfer.tasks.bench.result import Roofline
 from flexinfer.tasks.bench.run import BenchConfig, BenchReport, run_bench
-from flexinfer.tasks.bench.throughput import throughput
+from flexinfer.tasks.bench.show.breakdown import breakdowns, round_parts, start_parts
+from flexinfer.tasks.bench.show.page import page, write_page
+from flexinfer.tasks.bench.show.throughput import throughput
 from flexinfer.tasks.charts.html import as_html
 from tests.support.fake_backend import fake_rig
 

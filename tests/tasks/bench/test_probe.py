@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flexinfer.tasks.bench.config import BenchConfig
-from flexinfer.tasks.bench.probe import LONGEST, NEW_TOKENS, PICKS, probe
-from flexinfer.tasks.bench.rounds import requests_for
+from flexinfer.tasks.bench.measure.probe import LONGEST, NEW_TOKENS, PICKS, probe
+from flexinfer.tasks.bench.measure.rounds import requests_for
 from flexinfer.tasks.workload import workload
 
 

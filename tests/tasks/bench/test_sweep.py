@@ -13,7 +13,7 @@ import pytest
 from flexinfer.config import EngineConfig
 from flexinfer.engine.outputs import RequestOutput
 from flexinfer.errors import NotEnoughMemory, UsageError, WriteFailed
-from flexinfer.tasks.bench.progress import Progress
+from flexinfer.tasks.bench.measure.progress import Progress
 from flexinfer.tasks.bench.run import Rig, run_bench, write_stats
 from tests.support.fake_backend import (
     OPTIONS,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from flexinfer.tasks.doctor.checks_compile import HEAD_DIMS
+from flexinfer.tasks.doctor.checks.compilers import HEAD_DIMS
 from flexinfer.tasks.doctor.process import RunOutcome
 from flexinfer.tasks.doctor.report import DoctorConfig
 from flexinfer.tasks.doctor.run import run_doctor

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flexinfer.tasks.doctor.checks_fa4 import supports
+from flexinfer.tasks.doctor.checks.fa4 import supports
 from tests.tasks.doctor.fakes import SYMBOL, look, machine, on_cuda, says
 
 IMPORTS = says({"version": None}, {"names": True})

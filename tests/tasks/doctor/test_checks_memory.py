@@ -6,8 +6,8 @@ import re
 import pytest
 import torch
 
-from flexinfer.tasks.doctor.memory_plan import BATCH, plan, weight_bytes
-from flexinfer.tasks.doctor.shapes import Shapes
+from flexinfer.tasks.doctor.facts.memory_plan import BATCH, plan, weight_bytes
+from flexinfer.tasks.doctor.facts.shapes import Shapes
 from flexinfer.weights.place import choose_dtype
 from tests.tasks.doctor.fakes import look, machine, on_cuda
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from flexinfer.errors import EnvironmentUnfit
-from flexinfer.tasks.doctor import checks_binary, checks_packages
-from flexinfer.tasks.doctor.versions import older
+from flexinfer.tasks.doctor.checks import binaries, packages
+from flexinfer.tasks.doctor.facts.versions import older
 from flexinfer.weights.families import check_transformers
 from tests.tasks.doctor.fakes import look, machine, on_cuda, says
 
@@ -49,7 +49,7 @@ def test_doctor_and_the_loader_agree_on_what_is_too_old():
             accepted = True
         except EnvironmentUnfit:
             accepted = False
-        assert accepted is not older(version, checks_packages.OLDEST_TRANSFORMERS)
+        assert accepted is not older(version, packages.OLDEST_TRANSFORMERS)
 
 
 @pytest.mark.parametrize(("module", "metadata"), [("5.4.0", "5.24.0"), ("5.24.0", "5.4.0")])
@@ -191,6 +191,6 @@ def test_the_minimum_versions_are_those_of_the_project_file():
     lines = project["dependencies"] + [
         line for extra in project["optional-dependencies"].values() for line in extra
     ]
-    packages = [v for m in (checks_packages, checks_binary) for v in vars(m).values()]
-    for package in (p for p in packages if isinstance(p, checks_packages.Package)):
+    found = [v for m in (packages, binaries) for v in vars(m).values()]
+    for package in (p for p in found if isinstance(p, packages.Package)):
         assert package.fix.removeprefix('pip install -U "').removesuffix('"') in lines

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from flexinfer.tasks.doctor import environment
-from flexinfer.tasks.doctor.checks_hub import HUB_TIMEOUT_S
+from flexinfer.tasks.doctor.checks.hub import HUB_TIMEOUT_S
 from flexinfer.tasks.doctor.probe import run_probe
 from tests.tasks.doctor.fakes import look
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from flexinfer.tasks.doctor.shapes import shapes
+from flexinfer.tasks.doctor.facts.shapes import shapes
 from flexinfer.tasks.doctor.target import text_part
 from flexinfer.weights import families
 from flexinfer.weights.names import ALIASES, config_file, tiny_folder

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from flexinfer.tasks.doctor.versions import beta, bounds, older, release, within
+from flexinfer.tasks.doctor.facts.versions import beta, bounds, older, release, within
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flexinfer.tasks.bench.agreement import Agreement, held_against
+from flexinfer.tasks.bench.compare.agreement import Agreement, held_against
 from flexinfer.tasks.bench.result import BenchResult
 
 WORK = (

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import FlexinferError, UsageError, one_line
+from flexinfer.tasks.bench.compare.side_by_side import form_of
 from flexinfer.tasks.bench.config import BenchConfig
-from flexinfer.tasks.bench.plan import blank_rows
+from flexinfer.tasks.bench.lanes.plan import blank_rows
+from flexinfer.tasks.bench.lanes.weights import options_of
+from flexinfer.tasks.bench.measure.rig import Rig
+from flexinfer.tasks.bench.measure.rows import Listener, measured_rows, prepare
 from flexinfer.tasks.bench.result import BenchResult
-from flexinfer.tasks.bench.rig import Rig
-from flexinfer.tasks.bench.rows import Listener, measured_rows, prepare
-from flexinfer.tasks.bench.side_by_side import form_of
-from flexinfer.tasks.bench.weights import options_of
 from flexinfer.tasks.threads import own_threads
 
 OF_FLEX = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flexinfer.tasks.doctor.context import Context
+from flexinfer.tasks.doctor.facts.torch_facts import CudaDevice
 from flexinfer.tasks.doctor.report import Finding, fail, ok, skip, warn
-from flexinfer.tasks.doctor.torch_facts import CudaDevice
 
 MATMUL_LIMIT = 1e-2
 """Relative; a TF32 product of 64 terms stays well below, a broken one does not."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from flexinfer.tasks.bench.noise import round_rates
+from flexinfer.tasks.bench.compare.noise import round_rates
+from flexinfer.tasks.bench.compare.side_by_side import labels
 from flexinfer.tasks.bench.result import BenchResult
-from flexinfer.tasks.bench.side_by_side import labels
-from flexinfer.tasks.bench.throughput import groups
+from flexinfer.tasks.bench.show.throughput import groups
 from flexinfer.tasks.charts.chart import Bar, Bars
 from flexinfer.tasks.columns import number
 

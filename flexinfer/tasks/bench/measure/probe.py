@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flexinfer.backends.protocol import Backend
 from flexinfer.engine.outputs import Request, RequestOutput
-from flexinfer.tasks.bench.agreement import ProbeSample
+from flexinfer.tasks.bench.compare.agreement import ProbeSample
+from flexinfer.tasks.bench.compare.gate import Gate, judge
 from flexinfer.tasks.bench.config import BenchConfig
-from flexinfer.tasks.bench.gate import Gate, judge
-from flexinfer.tasks.bench.rounds import requests_for, token_problem
+from flexinfer.tasks.bench.measure.rounds import requests_for, token_problem
 from flexinfer.tasks.reference.samples import Checked, Reference
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from flexinfer.backends.protocol import Backend
 from flexinfer.config import SamplingParams
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
 from flexinfer.tasks.bench.config import BenchConfig
-from flexinfer.tasks.bench.progress import Progress, duration
+from flexinfer.tasks.bench.measure.progress import Progress, duration
 
 Clock = Callable[[], float]
 PREFILL_CALLS = 3

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flexinfer.tasks.bench.breakdown import breakdowns
-from flexinfer.tasks.bench.charts import SPEED, bar_charts
-from flexinfer.tasks.bench.format import heading, words
+from flexinfer.tasks.bench.compare.side_by_side import labels
+from flexinfer.tasks.bench.lanes.settings import settings
 from flexinfer.tasks.bench.result import BenchReport, BenchResult
-from flexinfer.tasks.bench.settings import settings
-from flexinfer.tasks.bench.side_by_side import labels
-from flexinfer.tasks.bench.tables import tables
-from flexinfer.tasks.bench.throughput import throughput
+from flexinfer.tasks.bench.show.breakdown import breakdowns
+from flexinfer.tasks.bench.show.charts import SPEED, bar_charts
+from flexinfer.tasks.bench.show.format import heading, words
+from flexinfer.tasks.bench.show.tables import tables
+from flexinfer.tasks.bench.show.throughput import throughput
 from flexinfer.tasks.charts.chart import AnyChart, Page, Tile
 from flexinfer.tasks.charts.write import write_report
 from flexinfer.tasks.columns import number

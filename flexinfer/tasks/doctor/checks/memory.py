@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from flexinfer.errors import UsageError
 from flexinfer.tasks.doctor.context import Context
-from flexinfer.tasks.doctor.memory_plan import BATCH, MemoryPlan, plan, weight_bytes
+from flexinfer.tasks.doctor.facts.memory_plan import BATCH, MemoryPlan, plan, weight_bytes
+from flexinfer.tasks.doctor.facts.shapes import shapes
 from flexinfer.tasks.doctor.report import Finding, fail, ok, skip, unfit, warn
-from flexinfer.tasks.doctor.shapes import shapes
 from flexinfer.unsupported import lacks
 from flexinfer.weights.families import refuse
 from flexinfer.weights.names import TINY

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flexinfer.tasks.doctor.facts.shapes import Shapes
 from flexinfer.tasks.doctor.report import Mode
-from flexinfer.tasks.doctor.shapes import Shapes
 
 BATCH, TOKENS = 64, 2048
 """The workload that is planned for: sequences, and tokens of each, prompt and answer together."""

@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from flexinfer.backends.protocol import Backend, Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.errors import FlexinferError, UsageError
-from flexinfer.tasks.bench.agreement import HELD
+from flexinfer.tasks.bench.compare.agreement import HELD
+from flexinfer.tasks.bench.compare.gate import Gate
 from flexinfer.tasks.bench.config import BenchConfig
-from flexinfer.tasks.bench.figures import figures, remarks, roofline_figures
-from flexinfer.tasks.bench.gate import Gate
-from flexinfer.tasks.bench.memory import peak, reset_peak
-from flexinfer.tasks.bench.plan import blank_rows
-from flexinfer.tasks.bench.probe import Probed, check_output
+from flexinfer.tasks.bench.lanes.plan import blank_rows
+from flexinfer.tasks.bench.measure.figures import figures, remarks, roofline_figures
+from flexinfer.tasks.bench.measure.memory import peak, reset_peak
+from flexinfer.tasks.bench.measure.probe import Probed, check_output
+from flexinfer.tasks.bench.measure.progress import Once, Progress
+from flexinfer.tasks.bench.measure.rig import Profiler, Rig, profiled
+from flexinfer.tasks.bench.measure.rounds import Clock, measure, refresh_s, requests_for
 from flexinfer.tasks.bench.profile.result import Profile, Subject
-from flexinfer.tasks.bench.progress import Once, Progress
 from flexinfer.tasks.bench.result import BenchResult
-from flexinfer.tasks.bench.rig import Profiler, Rig, profiled
-from flexinfer.tasks.bench.rounds import Clock, measure, refresh_s, requests_for
 from flexinfer.tasks.roofline import StepCost
 from flexinfer.tasks.workload import workload
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from flexinfer.tasks.doctor.context import Context
-from flexinfer.tasks.doctor.packages import (
+from flexinfer.tasks.doctor.facts.packages import (
     Package,
     absent,
     broken,
@@ -13,8 +13,8 @@ from flexinfer.tasks.doctor.packages import (
     is_there,
     version,
 )
+from flexinfer.tasks.doctor.facts.versions import Release, bounds, dotted, older, release, within
 from flexinfer.tasks.doctor.report import Finding, Mode, fail, ok, unfit
-from flexinfer.tasks.doctor.versions import Release, bounds, dotted, older, release, within
 
 OLDEST_TRANSFORMERS: Release = (5, 5, 2)
 EVERY: frozenset[Mode] = frozenset({"bf16", "lora", "4bit", "grpo"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flexinfer.tasks.doctor.layer_shapes import GEMMA, LayerShape, layer_shapes
+from flexinfer.tasks.doctor.facts.layer_shapes import GEMMA, LayerShape, layer_shapes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ from dataclasses import asdict, fields
 from functools import partial
 
 from flexinfer.errors import UsageError
-from flexinfer.tasks.bench.agreement import HELD
+from flexinfer.tasks.bench.compare.agreement import HELD
+from flexinfer.tasks.bench.compare.side_by_side import form_of, labels
 from flexinfer.tasks.bench.profile.result import Profile
 from flexinfer.tasks.bench.profile.table import profile_markdown, profile_table
 from flexinfer.tasks.bench.result import DEFINITIONS, BenchReport, BenchResult, Comparison
-from flexinfer.tasks.bench.side_by_side import form_of, labels
 from flexinfer.tasks.columns import fitted, markdown, number
 
 NO_ROOFLINE = (

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from flexinfer.tasks.doctor.context import Context
-from flexinfer.tasks.doctor.hub_cache import (
+from flexinfer.tasks.doctor.facts.hub_cache import (
     cache_folder,
     cached_models,
     endpoint,
     offline_variable,
     token_source,
 )
-from flexinfer.tasks.doctor.memory_plan import weight_bytes
+from flexinfer.tasks.doctor.facts.memory_plan import weight_bytes
+from flexinfer.tasks.doctor.facts.shapes import shapes
 from flexinfer.tasks.doctor.report import Finding, fail, ok, skip, unfit, warn
-from flexinfer.tasks.doctor.shapes import shapes
 
 HUB_TIMEOUT_S = 6.0
 """Of all questions together, name resolution too, which has no limit of its own."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 from typing import Any
 
+from flexinfer.tasks.bench.measure.rounds import Call, Measured
 from flexinfer.tasks.bench.result import Roofline
-from flexinfer.tasks.bench.rounds import Call, Measured
 from flexinfer.tasks.roofline import StepCost, decode_bytes
 
 SAMPLES, SAMPLE_CHARACTERS = 3, 200

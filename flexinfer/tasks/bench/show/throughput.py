@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flexinfer.tasks.bench.noise import round_rates
+from flexinfer.tasks.bench.compare.noise import round_rates
+from flexinfer.tasks.bench.compare.side_by_side import form_of
 from flexinfer.tasks.bench.result import BenchResult, Roofline
-from flexinfer.tasks.bench.side_by_side import form_of
 from flexinfer.tasks.charts.chart import Growth, Line
 
 MEASURED = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flexinfer.tasks.doctor.context import Context
+from flexinfer.tasks.doctor.facts.versions import Release, dotted, older
 from flexinfer.tasks.doctor.probe import Probe
 from flexinfer.tasks.doctor.report import Finding, Mode, fail, ok, skip, unfit
-from flexinfer.tasks.doctor.versions import Release, dotted, older
 from flexinfer.unsupported import OF_MODE, lacks
 
 

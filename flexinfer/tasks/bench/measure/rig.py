@@ -10,9 +10,9 @@ from typing import Any
 from flexinfer.backends.choose import load_checkpoint
 from flexinfer.backends.protocol import Backend, Checkpoint
 from flexinfer.config import ModelOptions, Report
+from flexinfer.tasks.bench.measure.rounds import Clock
+from flexinfer.tasks.bench.measure.tuning import tune_checkpoint
 from flexinfer.tasks.bench.profile.result import Profile, Subject
-from flexinfer.tasks.bench.rounds import Clock
-from flexinfer.tasks.bench.tuning import tune_checkpoint
 from flexinfer.tasks.environment import environment
 from flexinfer.tasks.roofline import StepCost, copy_bandwidth, step_cost
 from flexinfer.weights.names import resolve

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flexinfer.tasks.doctor.context import Context
+from flexinfer.tasks.doctor.facts.versions import Release, dotted, older, release
 from flexinfer.tasks.doctor.report import Finding, fail, ok, skip, warn
-from flexinfer.tasks.doctor.versions import Release, dotted, older, release
 
 OLDEST_PYTHON: Release = (3, 11)
 OLDEST_TORCH: Release = (2, 11)

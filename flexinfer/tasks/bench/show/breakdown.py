@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flexinfer.tasks.bench.compare.side_by_side import labels
 from flexinfer.tasks.bench.result import BenchResult
-from flexinfer.tasks.bench.side_by_side import labels
 from flexinfer.tasks.charts.chart import Parts, Series
 
 

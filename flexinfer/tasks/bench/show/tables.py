@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from flexinfer.tasks.bench.compare.side_by_side import labels
 from flexinfer.tasks.bench.profile.table import HEAD, KERNEL_HEAD, kernel_cells, op_cells
 from flexinfer.tasks.bench.result import BenchReport, BenchResult
-from flexinfer.tasks.bench.side_by_side import labels
 from flexinfer.tasks.charts.chart import Table
 from flexinfer.tasks.columns import number
 

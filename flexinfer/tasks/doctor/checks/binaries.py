@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from flexinfer.tasks.doctor.context import Context
-from flexinfer.tasks.doctor.packages import Package, absent, broken, is_there, version
+from flexinfer.tasks.doctor.facts.packages import Package, absent, broken, is_there, version
+from flexinfer.tasks.doctor.facts.versions import bounds, dotted, older, within
 from flexinfer.tasks.doctor.report import Finding, fail, ok, skip, unfit, warn
-from flexinfer.tasks.doctor.versions import bounds, dotted, older, within
 
 BITSANDBYTES = Package(
     distribution="bitsandbytes",

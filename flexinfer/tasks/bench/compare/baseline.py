@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from flexinfer.errors import UsageError
+from flexinfer.tasks.bench.compare.noise import noise_pct, round_rates
+from flexinfer.tasks.bench.compare.side_by_side import labels
 from flexinfer.tasks.bench.config import BenchConfig
-from flexinfer.tasks.bench.noise import noise_pct, round_rates
 from flexinfer.tasks.bench.result import KEY, BenchResult, Comparison
-from flexinfer.tasks.bench.side_by_side import labels
 from flexinfer.tasks.environment import SCHEMA_VERSION
 
 Row = Mapping[str, Any]

@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from flexinfer.errors import one_line
-from flexinfer.tasks.bench.lanes import Lane, failed_rows, whole_rows
-from flexinfer.tasks.bench.progress import Once
+from flexinfer.tasks.bench.lanes.lanes import Lane, failed_rows, whole_rows
+from flexinfer.tasks.bench.measure.progress import Once
+from flexinfer.tasks.bench.measure.rig import Rig
+from flexinfer.tasks.bench.measure.rows import Listener
 from flexinfer.tasks.bench.result import BenchResult
-from flexinfer.tasks.bench.rig import Rig
-from flexinfer.tasks.bench.rows import Listener
 
 POLL_S, GRACE_S = 0.5, 5.0
 ROW, NOTICE, PROGRESS, ENVIRONMENT, END = "row", "notice", "progress", "environment", "end"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from flexinfer.tasks.doctor.context import Context
-from flexinfer.tasks.doctor.packages import Package, absent, broken, is_there, version
+from flexinfer.tasks.doctor.facts.packages import Package, absent, broken, is_there, version
+from flexinfer.tasks.doctor.facts.shapes import shapes
+from flexinfer.tasks.doctor.facts.versions import beta, older
 from flexinfer.tasks.doctor.report import Finding, ok, warn
-from flexinfer.tasks.doctor.shapes import shapes
-from flexinfer.tasks.doctor.versions import beta, older
 
 FA4 = Package(
     distribution="flash-attn-4",

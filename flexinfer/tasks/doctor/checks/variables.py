@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flexinfer.tasks.doctor.context import Context
-from flexinfer.tasks.doctor.hub_cache import offline_variable
+from flexinfer.tasks.doctor.facts.hub_cache import offline_variable
 from flexinfer.tasks.doctor.report import Finding, ok, unfit, warn
 
 UNSET = ok("not set")

@@ -1,0 +1,1 @@
+"""What is measured: back ends and forms of their weights, several in processes of their own."""

@@ -1,0 +1,1 @@
+"""What checks look up and reckon: versions, shapes, memory, what the driver and torch say."""
