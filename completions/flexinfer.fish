@@ -57,7 +57,7 @@ complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l temperature -x -
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l ignore-eos -l no-ignore-eos -d 'Go on after an EOS token.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l gate -l no-gate -d 'Check the output against the Hugging Face module before measuring.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l tune -d 'First tune the own kernels to this model and device, and keep the outcome.'
-complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l format -x -a 'table json csv md' -d 'What stdout gets.'
+complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l format -x -a 'table json csv md' -d 'What stdout gets (default: table).'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l stats-path -r -F -d 'Write the JSON document.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l report -r -F -d 'Charts, as .html or .png.'
 complete -c flexinfer -n '__fish_seen_subcommand_from bench' -l profile -d 'After the rounds, show where the time of a decode step goes, kernel by kernel.'

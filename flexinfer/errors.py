@@ -12,6 +12,8 @@ FlexinferError            1  ran, but the verdict is negative or a write failed
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 
 def one_line(error: BaseException) -> str:
     """Return what an exception says, its kind where it says nothing, in one line."""
@@ -76,3 +78,35 @@ class StaleWeights(FlexinferError):
 
 class WriteFailed(FlexinferError):
     """An output file or stream could not be written."""
+
+
+class Failure(NamedTuple):
+    """What is said of an exception, and the exit code that it stands for."""
+
+    message: str
+    hint: str | None
+    exit_code: int
+
+    @property
+    def line(self) -> str:
+        """All of it on one line, the hint in parentheses."""
+        said = f"{self.message} ({self.hint})" if self.hint else self.message
+        return " ".join(said.split())
+
+
+def failure_of(error: Exception) -> Failure:
+    """Put an exception into words; the words of an unforeseen one are its own."""
+    if isinstance(error, FlexinferError):
+        return Failure(error.message, error.hint, error.exit_code)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        hint = "lower --max-batch-size, --max-seq-length or --kv-memory"
+        return Failure(f"out of memory: {error}", hint, NotEnoughMemory.exit_code)
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "?").split(".")[0]
+        said, cure = f"the package {package} is missing", f"pip install {package}"
+        return Failure(said, cure, EnvironmentUnfit.exit_code)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return Failure(f"{where}{error.strerror or error}", None, FlexinferError.exit_code)
+    said = f"internal error: {type(error).__name__}: {error}"
+    return Failure(said, "--debug shows the traceback", FlexinferError.exit_code)

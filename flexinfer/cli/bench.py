@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from flexinfer.cli.console import Console, print_data
+from flexinfer.cli.bench_output import put_out
+from flexinfer.cli.console import Console
 from flexinfer.cli.engine_options import EngineFlags
 from flexinfer.cli.failures import say_failure
 from flexinfer.cli.flags import option
@@ -17,7 +18,6 @@ from flexinfer.cli.options import (
     CommonFlags,
     ModelFlags,
 )
-from flexinfer.cli.width import screen_width
 from flexinfer.config import EngineConfig
 from flexinfer.errors import UsageError
 
@@ -106,8 +106,14 @@ class ReportFlags:
     """Where the figures go, and what they are held against."""
 
     format: Annotated[
-        str, option("--format", panel=OUTPUT, metavar="table|json|csv|md", help="What stdout gets.")
-    ] = "table"
+        str | None,
+        option(
+            "--format",
+            panel=OUTPUT,
+            metavar="table|json|csv|md",
+            help="What stdout gets (default: table).",
+        ),
+    ] = None
     stats_path: Annotated[
         str | None,
         option("--stats-path", panel=OUTPUT, metavar="FILE", help="Write the JSON document."),
@@ -152,15 +158,11 @@ def bench(
 ) -> int:
     """Measure decoding on synthetic prompts, and compare."""
     from flexinfer.tasks.bench.run import (
-        FORMATS,
         BenchConfig,
         labels,
         parse_new_tokens,
         parse_weights,
-        render,
         run_bench,
-        write_page,
-        write_stats,
     )
 
     sizes, chosen = _batch_sizes(workload, engine)
@@ -170,37 +172,41 @@ def bench(
     values |= {"max_new_tokens": news[0], "new_tokens": news if len(news) > 1 else ()}
     values |= {"weights": parse_weights(workload.weights), "trace_path": _trace_path(result)}
     bench_config = BenchConfig(**values, batch_sizes=sizes, seed=engine.seed)
-    form = "json" if common.as_json else result.format
-    if form not in FORMATS:
-        raise UsageError(f"--format is {form!r}; allowed: {', '.join(FORMATS)}")
+    form = _form(result, common)
     engine_config = engine.config(max_batch_size=sizes[0])
     with Console(quiet=common.quiet) as console:
         if chosen is not None:
             console.notice(chosen)
         options = model.options(engine.seed, console.notice)
-        report = run_bench(options, engine_config, bench_config, console.report, console.notice)
+        report = run_bench(
+            options, engine_config, bench_config, console.report, console.notice, debug=common.debug
+        )
     for label, row in zip(labels(report.results), report.results, strict=True):
         if row.error is not None:
             say_failure(f"{label}: {row.error}")
-    try:
-        print_data(render(report, form, screen_width()))
-    finally:
-        try:
-            write_stats(report)
-        finally:
-            write_page(report)
-    if report.ended_by is not None:
-        raise report.ended_by
+    put_out(report, form)
     return report.exit_code
 
 
+def _form(result: ReportFlags, common: CommonFlags) -> str:
+    """Return what stdout gets; raises UsageError for what there is not, and for two at once."""
+    from flexinfer.tasks.bench.run import FORMATS
+
+    form = result.format or ("json" if common.as_json else "table")
+    if form not in FORMATS:
+        raise UsageError(f"--format is {form!r}; allowed: {', '.join(FORMATS)}")
+    if common.as_json and form != "json":
+        raise UsageError(f"--json and --format {form} exclude each other", hint="give one of them")
+    return form
+
+
 def _trace_path(result: ReportFlags) -> str | None:
-    """Return where the trace goes, None where there is none; raises UsageError."""
-    from flexinfer.tasks.bench.profile.trace_path import DEFAULT
+    """Return where the trace goes, None where there is none; raises UsageError, WriteFailed."""
+    from flexinfer.tasks.bench.profile.trace_path import default_trace
 
     if result.trace_path is not None and not result.profile:
         raise UsageError("--trace-path has no trace to take", hint="give --profile too")
-    return (result.trace_path or DEFAULT) if result.profile else None
+    return (result.trace_path or default_trace()) if result.profile else None
 
 
 def _batch_sizes(

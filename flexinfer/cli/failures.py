@@ -7,26 +7,18 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import typer
 
 from flexinfer.cli.console import print_data, say
 from flexinfer.cli.signals import Terminated
-from flexinfer.errors import EnvironmentUnfit, FlexinferError, NotEnoughMemory, UsageError
+from flexinfer.errors import Failure, UsageError, failure_of
 
 INTERRUPTED, TERMINATED = 130, 143
 _LONG_WORD = re.compile(r"(\w{120})\w{80,}")
 USAGE: Any = typer.BadParameter.__mro__[1]
 """click's UsageError, of the copy of click that the installed typer works with."""
-
-
-class Failure(NamedTuple):
-    """What is said of an exception, each on one line, and the exit code."""
-
-    message: str
-    hint: str | None
-    exit_code: int
 
 
 def guard(action: Callable[[], int], debug: bool) -> int:
@@ -67,27 +59,8 @@ def say_failure(message: str, hint: str | None = None) -> None:
 
 
 def explain(error: Exception) -> Failure:
-    """Put an exception into words; the words of an unforeseen one are its own."""
-    if isinstance(error, FlexinferError):
-        return Failure(error.message, error.hint, error.exit_code)
-    if isinstance(error, USAGE):
-        return _usage(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        hint = "lower --max-batch-size, --max-seq-length or --kv-memory"
-        return Failure(f"out of memory: {error}", hint, NotEnoughMemory.exit_code)
-    if isinstance(error, ModuleNotFoundError):
-        package = (error.name or "?").split(".")[0]
-        return Failure(
-            f"the package {package} is missing",
-            f"pip install {package}",
-            EnvironmentUnfit.exit_code,
-        )
-    if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        return Failure(f"{where}{error.strerror or error}", None, 1)
-    return Failure(
-        f"internal error: {type(error).__name__}: {error}", "--debug shows the traceback", 1
-    )
+    """Put an exception into words, what typer says of wrong usage too."""
+    return _usage(error) if isinstance(error, USAGE) else failure_of(error)
 
 
 def _settle_stdout() -> None:

@@ -9,6 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flexinfer.cli.main import app
+from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.tasks.bench import run as bench_task
+from flexinfer.tasks.bench.compare.gate import Gate
+from flexinfer.tasks.bench.run import BenchConfig, BenchReport, BenchResult
 from tests.support.fake_engine import Stage, install
 
 
@@ -46,3 +50,48 @@ def command() -> Command:
 def generate(stage: Stage, command: Command) -> Command:
     """Run `flexinfer generate --model m WORDS...` over the fake engine."""
     return lambda *words, **more: command("generate", "--model", "m", *words, **more)
+
+
+GATE = Gate(checked=4, agreed=4, noise=0.1, mean_logprob_gap=0.01, dtype="float32")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Replace the measuring by a fixed report; return what it is asked."""
+    asked: list[Any] = []
+
+    def run(
+        options: ModelOptions,
+        engine: EngineConfig,
+        config: BenchConfig,
+        report: Any,
+        notice: Callable[[str], None],
+        debug: bool,
+    ) -> BenchReport:
+        asked[:] = [options, engine, config, debug]
+        notice("attention: fake")
+        row = BenchResult(
+            backend="flex",
+            model_name=options.model,
+            lora_adapter=None,
+            max_batch_size=4,
+            max_seq_length=64,
+            n_prompts=2,
+            prompt_length="8",
+            max_new_tokens=8,
+            decode_tps_median=123.4,
+            notices=("attention: fake", GATE.summary),
+            gate=GATE,
+            error="it broke" if options.model == "bad" else None,
+        )
+        return BenchReport(
+            config={"bench": vars(config)},
+            environment={},
+            started_at="now",
+            results=(row,),
+            interrupted=options.model == "slow",
+            ended_by=RuntimeError("an illegal access") if options.model == "broken" else None,
+        )
+
+    monkeypatch.setattr(bench_task, "run_bench", run)
+    return asked

@@ -3,61 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flexinfer.cli import bench as cli
 from flexinfer.config import EngineConfig, ModelOptions
-from flexinfer.errors import WriteFailed
-from flexinfer.tasks.bench import run as task
-from flexinfer.tasks.bench.compare.gate import Gate
-from flexinfer.tasks.bench.run import BenchConfig, BenchReport, BenchResult
-
-GATE = Gate(checked=4, agreed=4, noise=0.1, mean_logprob_gap=0.01, dtype="float32")
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Replace the measuring by a fixed report; return what it is asked."""
-    asked: list[Any] = []
-
-    def run(
-        options: ModelOptions,
-        engine: EngineConfig,
-        config: BenchConfig,
-        report: Any,
-        notice: Callable[[str], None],
-    ) -> BenchReport:
-        asked[:] = [options, engine, config]
-        notice("attention: fake")
-        row = BenchResult(
-            backend="flex",
-            model_name=options.model,
-            lora_adapter=None,
-            max_batch_size=4,
-            max_seq_length=64,
-            n_prompts=2,
-            prompt_length="8",
-            max_new_tokens=8,
-            decode_tps_median=123.4,
-            notices=("attention: fake", GATE.summary),
-            gate=GATE,
-            error="it broke" if options.model == "bad" else None,
-        )
-        return BenchReport(
-            config={"bench": vars(config)},
-            environment={},
-            started_at="now",
-            results=(row,),
-            interrupted=options.model == "slow",
-            ended_by=RuntimeError("an illegal access") if options.model == "broken" else None,
-        )
-
-    monkeypatch.setattr(task, "run_bench", run)
-    return asked
+from flexinfer.tasks.bench.run import BenchConfig
 
 
 def test_the_seed_workload_is_the_default(command: Any, asked: list[Any]) -> None:
@@ -65,7 +17,7 @@ def test_the_seed_workload_is_the_default(command: Any, asked: list[Any]) -> Non
     assert result.exit_code == 0
     assert "123.4" in result.stdout
     assert result.stderr == "attention: fake\n"
-    assert asked == [
+    assert asked[:3] == [
         ModelOptions(model="m"),
         EngineConfig(),
         BenchConfig(n_prompts=64, n_rounds=5, max_new_tokens=512, batch_sizes=(64,)),
@@ -127,7 +79,7 @@ def test_more_than_rounds_is_asked_for(command: Any, asked: list[Any], name: str
         assert vars(asked[2])[name] == given
 
 
-@pytest.mark.parametrize("words", [["--json"], ["--format", "json"]])
+@pytest.mark.parametrize("words", [["--json"], ["--format", "json"], ["--json", "--format=json"]])
 def test_json_is_one_document(command: Any, asked: list[Any], words: list[str]) -> None:
     document = json.loads(command("bench", "-m", "m", *words).stdout)
     assert document["command"] == "bench"
@@ -139,53 +91,10 @@ def test_the_outcome_of_the_gate_is_said_once(command: Any, asked: list[Any]) ->
     assert (result.stdout + result.stderr).count("output gate: 4 of 4") == 1
 
 
-def test_stats_go_to_a_file_beside_the_table(
-    command: Any, asked: list[Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "stats.json"
-    assert "123.4" in command("bench", "-m", "m", "--stats-path", str(path)).stdout
-    assert json.loads(path.read_text())["schema_version"] == 1
-
-
-def test_figures_are_printed_before_the_file_fails(command: Any, asked: list[Any]) -> None:
-    result = command("bench", "-m", "m", "--stats-path", "/dev/full")
-    assert result.exit_code == 1
-    assert "123.4" in result.stdout
-    assert "error: --stats-path /dev/full: No space left on device" in result.stderr
-
-
-def test_the_file_is_written_though_stdout_is_full(
-    command: Any, asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(text: str) -> None:
-        if text:
-            raise WriteFailed("cannot write standard output: No space left on device")
-
-    monkeypatch.setattr(cli, "print_data", full)
-    path = tmp_path / "stats.json"
-    assert command("bench", "-m", "m", "--stats-path", str(path)).exit_code == 1
-    assert json.loads(path.read_text())["results"]
-
-
-def test_the_charts_are_written_though_the_other_file_fails(
-    command: Any, asked: list[Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "report.png"
-    result = command("bench", "-m", "m", "--stats-path", "/dev/full", "--report", str(path))
-    assert result.exit_code == 1
-    assert "error: --stats-path /dev/full" in result.stderr
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_what_ended_the_run_is_said_after_the_figures(
-    command: Any, asked: list[Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "stats.json"
-    result = command("bench", "-m", "broken", "--stats-path", str(path))
-    assert result.exit_code == 1
-    assert "123.4" in result.stdout
-    assert "an illegal access" in result.stderr
-    assert json.loads(path.read_text())["results"]
+@pytest.mark.parametrize("words", [[], ["--debug"]])
+def test_debug_reaches_the_lanes(command: Any, asked: list[Any], words: list[str]) -> None:
+    assert command("bench", "-m", "m", *words).exit_code == 0
+    assert asked[3] == bool(words)
 
 
 @pytest.mark.parametrize(("model", "code"), [("bad", 1), ("slow", 130)])
@@ -204,6 +113,8 @@ def test_the_verdict_is_the_exit_code(
         (["--backend", "vllm"], 3),
         (["--backend", "flex", "--backend", "flex"], 2),
         (["--report", "x.pdf"], 2),
+        (["--json", "--format", "csv"], 2),
+        (["--json", "--format", "table"], 2),
         (["--fail-below", "5"], 2),
         (["--n-prompts", "0"], 2),
         (["--n-samples", "0"], 2),
@@ -229,15 +140,3 @@ def test_sweeps_reach_the_task(command: Any, asked: list[Any]) -> None:
     config = asked[2]
     assert (config.prompt_length, config.new_tokens) == ("64:256,1024", (128, 4000))
     assert (config.max_new_tokens, config.weights) == (128, ("plain", "4bit+runtime"))
-
-
-def test_a_profile_leaves_its_trace_somewhere(command: Any, asked: list[Any]) -> None:
-    command("bench", "-m", "m", "--profile")
-    assert asked[2].trace_path == "flexinfer-trace.json.gz"
-    command("bench", "-m", "m", "--profile", "--trace-path", "mine.json")
-    assert asked[2].trace_path == "mine.json"
-    command("bench", "-m", "m")
-    assert asked[2].trace_path is None
-    result = command("bench", "-m", "m", "--trace-path", "mine.json")
-    assert result.exit_code == 2
-    assert "error: --trace-path has no trace to take\nhint: give --profile too" in result.stderr

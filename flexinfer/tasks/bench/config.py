@@ -75,7 +75,8 @@ class BenchConfig:
             self.batch_sizes,
             "numbers of 1 or more",
         )
-        SamplingParams(temperature=self.temperature)
+        for count in (self.max_new_tokens, *self.new_tokens):
+            SamplingParams(temperature=self.temperature, max_new_tokens=count)
         _check(0 <= self.seed < 2**62, "--seed", self.seed, "0 to 2**62 - 1")
         self._check_baseline()
         if self.n_prompts is None and len(self.batch_sizes) < 2:

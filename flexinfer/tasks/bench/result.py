@@ -35,10 +35,12 @@ DEFINITIONS: Mapping[str, str] = {
     "it must move; `call` is a whole call under the profiler, which stretches its gaps",
     "ttft_ms": "percentiles over the requests of the timed rounds, from the call's start",
     "prefill_s": "median wall clock of a call with one new token; decode_s is the median wall less "
-    "that, decode_only_tps the tokens after the first ones over decode_s",
+    "that; decode_only_tps is of a round its tokens after the first ones over its wall less "
+    "prefill_s, median over the rounds",
     "open_s": "from loaded weights to an engine that takes requests; where a back end loads, "
     "compiles or captures then, that is in it. compile_s and capture_s are of the engine's own "
     "telling, wherever they fell, and no timed round should hold any (see notices)",
+    "gate_s": "of the whole output gate, what the reference takes included",
     "probe": "greedy tokens of the output gate; `clear` where the reference prefers that token by "
     "more than its noise",
     "agreements": "the probe's tokens of each row against those of the first one of the same work, "
@@ -47,7 +49,8 @@ DEFINITIONS: Mapping[str, str] = {
     "deviation of the rounds' rates; what differs between processes is not in it",
     "refresh_s": "median of 5 refreshes of the adapter from memory, until the device is done",
     "roofline_pct": "bytes decoding must read over the copy bandwidth measured in this run, as a "
-    "percentage of the measured decode time (median wall less the one-token call)",
+    "percentage of the round's decode time (its wall less the one-token call), median over the "
+    "rounds",
 }
 
 KEY = (
@@ -67,7 +70,7 @@ KEY = (
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """The floor that `roofline_pct` compares with; `decode_floor_s` is for one round.
+    """The floor that `roofline_pct` compares with; `decode_floor_s` is for the median round.
 
     `kv_bytes_per_row` is what one row reads of the KV cache in a step, in the mean of a round.
     """
@@ -124,6 +127,7 @@ class BenchResult:
     step_ms: Mapping[str, float] | None = None
     load_s: float | None = None
     open_s: float | None = None
+    gate_s: float | None = None
     compile_s: float | None = None
     capture_s: float | None = None
     warm_up_s: float | None = None

@@ -36,7 +36,7 @@ from flexinfer.tasks.bench.lanes.lanes import Lane, lane_rows, lanes_of, whole_r
 from flexinfer.tasks.bench.lanes.weights import parse_weights
 from flexinfer.tasks.bench.measure.progress import Once
 from flexinfer.tasks.bench.measure.rig import Rig
-from flexinfer.tasks.bench.measure.rows import Listener
+from flexinfer.tasks.bench.measure.rows import Listener, heard
 from flexinfer.tasks.bench.measure.tuning import check_tunable
 from flexinfer.tasks.bench.profile.trace_path import check_trace
 from flexinfer.tasks.bench.result import BenchReport, BenchResult, Comparison
@@ -72,41 +72,30 @@ def run_bench(
     notice: Callable[[str], None] = lambda line: None,
     *,
     rig: Rig | None = None,
+    debug: bool = False,
 ) -> BenchReport:
     """Measure every back end at every batch size and length, over weights in every form.
 
     Several back ends or forms of weights run one after the other, each in a fresh process (see
     bench.child), and what fails there becomes rows with their `error`. A single one runs in this
     process: in a sweep a batch size that fails becomes a row too, and what nobody foresaw ends the
-    run as `ended_by`. `notice` hears what runs and why, before it is measured. Raises
-    UsageError, EnvironmentUnfit or NotEnoughMemory where the only row fails, WriteFailed where
-    `stats_path`, `report_file` or `trace_path` cannot be written later, and anything
-    that came before a row was finished.
+    run as `ended_by`. `notice` hears what runs and why, before it is measured; `debug` shows the
+    traceback of what becomes a row's error. Raises UsageError, EnvironmentUnfit or NotEnoughMemory
+    where the only row fails, WriteFailed where `stats_path`, `report_file` or `trace_path` cannot
+    be written later, and anything that came before a row was finished.
     """
     rig, started_at = rig or Rig(), now()
     _check(engine_config, bench_config)
-    lanes = lanes_of(options, engine_config, bench_config, rig)
+    lanes = lanes_of(options, engine_config, bench_config, rig, debug)
     baseline = _baseline(lanes, bench_config)
-    where: list[Mapping[str, Any]] = []
-    listener = Listener(report=report, notice=Once(notice))
+    listener = Listener(report=report, notice=Once(notice), failed=heard(debug))
     if bench_config.n_prompts is None:
         listener.notice("--n-prompts not given: as many as each batch size of the sweep holds")
-    rows: list[BenchResult] = []
-    ended_by: BaseException | None = None
-    try:
-        for row in _rows(lanes, listener, rig, where.append):
-            rows.append(row)
-    except (Exception, KeyboardInterrupt) as error:
-        if not rows:
-            raise
-        ended_by = error
+    rows, where, ended_by = _measured(lanes, listener, rig)
+    model, engine = asdict(options), asdict(engine_config)
     return BenchReport(
-        config={
-            "model": asdict(options),
-            "engine": asdict(engine_config),
-            "bench": asdict(bench_config),
-        },
-        environment=where[0] if where else environment(),
+        config={"model": model, "engine": engine, "bench": asdict(bench_config)},
+        environment=where,
         started_at=started_at,
         results=tuple(rows),
         agreements=agreements(rows, options.load_format),
@@ -135,6 +124,23 @@ def _baseline(lanes: list[Lane], config: BenchConfig) -> Baseline | None:
     baseline = read_baseline(config.baseline)
     check_comparable([row for lane in lanes for row in lane.blanks], baseline, config)
     return baseline
+
+
+def _measured(
+    lanes: list[Lane], listener: Listener, rig: Rig
+) -> tuple[list[BenchResult], Mapping[str, Any], BaseException | None]:
+    """Return the rows, where they ran, and what ended the run early; raises that without rows."""
+    rows: list[BenchResult] = []
+    where: list[Mapping[str, Any]] = []
+    ended_by: BaseException | None = None
+    try:
+        for row in _rows(lanes, listener, rig, where.append):
+            rows.append(row)
+    except (Exception, KeyboardInterrupt) as error:
+        if not rows:
+            raise
+        ended_by = error
+    return rows, where[0] if where else environment(), ended_by
 
 
 def _rows(

@@ -21,7 +21,7 @@ from flexinfer.tasks.bench.show.format import words
 from tests.support.fake_backend import fake_rig, run, small
 
 CLEAR = (True, True, False, True)
-PROBE_FIELDS = {"prompt_tokens", "token_ids", "clear"}
+PROBE_FIELDS = {"prompt_tokens", "token_ids", "clear", "prompt_digest"}
 PROBE = (ProbeSample(5, (1, 2, 3, 4), CLEAR), ProbeSample(9, (5, 6, 7, 8), CLEAR))
 ROW = BenchResult(
     backend="flex", model_name="m", lora_adapter=None, max_batch_size=4, max_seq_length=64,
@@ -112,6 +112,25 @@ def test_other_prompts_are_not_compared() -> None:
     found = held_against("a", "b", PROBE[:1], PROBE)
     assert found.note == "their probes are of other prompts"
     assert not found.wrong
+
+
+def test_prompts_of_another_vocabulary_are_other_prompts_and_no_wrong_output() -> None:
+    """Two checkpoints of one model that count its vocabulary otherwise; both answer otherwise."""
+    rig, flex = fake_rig()
+    hf = replace(flex, vocab_size=400, backend_name="hf", opened=[])
+    rig = replace(rig, load=lambda name, options, report: {"flex": flex, "hf": hf}[name])
+    report = run(rig, small(backends=("flex", "hf")))
+    (found,) = report.agreements
+    assert (found.note, found.tokens) == ("their probes are of other prompts", 0)
+    drawn = [held.opened[0].calls[0][0].prompt_token_ids for held in (flex, hf)]
+    assert len(drawn[0]) == len(drawn[1])
+    assert drawn[0] != drawn[1]
+
+
+def test_what_the_gate_took_is_in_its_row() -> None:
+    rows = run(fake_rig()[0], small(backends=("flex", "hf"))).results
+    assert [row.gate_s for row in rows] == [pytest.approx(0.2)] * 2
+    assert run(fake_rig()[0]).results[0].gate_s is None
 
 
 def test_labels_hold_what_rows_differ_in() -> None:

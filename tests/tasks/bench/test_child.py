@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from flexinfer.config import EngineConfig
+from flexinfer.tasks.bench.lanes import child
 from flexinfer.tasks.bench.lanes.child import ENVIRONMENT, NOTICE, PROGRESS, ROW, Send, child_rows
 from flexinfer.tasks.bench.lanes.lanes import Lane, lanes_of
 from flexinfer.tasks.bench.measure.progress import Once
@@ -100,13 +101,47 @@ def break_down(of: Lane, send: Send) -> None:
     raise ImportError("libcudart.so.13: cannot open\nshared object file")
 
 
-def test_what_breaks_a_child_is_the_reason_and_no_traceback(
-    capfd: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_breaks_a_child_is_the_reason_and_its_traceback_is_for_debug(
+    debug: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rows, _, _ = rows_of(break_down, lane(1, 8))
-    why = "ImportError: libcudart.so.13: cannot open shared object file"
-    assert [row.error for row in rows] == [None, why]
-    assert "Traceback" not in capfd.readouterr().err
+    rows, _, _ = rows_of(break_down, replace(lane(1, 8), debug=debug))
+    why = "internal error: ImportError: libcudart.so.13: cannot open shared object file"
+    assert [row.error for row in rows] == [None, f"{why} (--debug shows the traceback)"]
+    assert ("Traceback" in capfd.readouterr().err) == debug
+
+
+def run_out(of: Lane, send: Send) -> None:
+    """Fail as an allocation does."""
+    raise MemoryError
+
+
+def miss(of: Lane, send: Send) -> None:
+    """Fail as a package does that is not there."""
+    raise ModuleNotFoundError("No module named 'peft'", name="peft")
+
+
+@pytest.mark.parametrize(("work", "code"), [(run_out, 4), (miss, 3)])
+def test_what_breaks_a_child_has_the_code_that_it_has_alone(
+    work: Callable[[Lane, Send], None], code: int
+) -> None:
+    rows, _, _ = rows_of(work, lane(1, 8))
+    assert [row.error_code for row in rows] == [code, code]
+
+
+def hang(of: Lane, send: Send) -> None:
+    """Close the pipe without a word, and hang, as in an exit handler."""
+    send.__self__.close()  # type: ignore[attr-defined]  # it is the pipe's method
+    time.sleep(20)
+    os._exit(0)
+
+
+def test_a_child_that_hangs_without_a_word_is_ended_and_memory_is_not_blamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child, "SILENT_S", 0.5)
+    rows, _, _ = rows_of(hang, lane(1))
+    assert [row.error for row in rows] == ["its process said no more and did not end"]
 
 
 @pytest.mark.parametrize(

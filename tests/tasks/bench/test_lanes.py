@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,12 @@ from flexinfer.tasks.bench.lanes.weights import FORMS, options_of, parse_weights
 from flexinfer.tasks.bench.run import BenchConfig, Rig, run_bench
 from tests.support.fake_backend import OPTIONS, FakeBackend, FakeCheckpoint, fake_rig, small
 
+INTERNAL, DEBUG = "internal error: RuntimeError: ", "(--debug shows the traceback)"
 ADAPTED = ModelOptions(model="fake-model", adapter="random:8")
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch names it."""
 
 
 def side_by_side(
@@ -47,7 +54,9 @@ def rig_of(failing: dict[str, BaseException], loads: list[str] | None = None) ->
     ("error", "reason", "code"),
     [
         (EnvironmentUnfit("vllm is not installed", hint="pip"), "vllm is not installed (pip)", 3),
-        (RuntimeError("an illegal\naccess"), "RuntimeError: an illegal access", 1),
+        (RuntimeError("an illegal\naccess"), f"{INTERNAL}an illegal access {DEBUG}", 1),
+        (OutOfMemoryError("9 GiB"), "out of memory: 9 GiB (lower --max-batch-size,", 4),
+        (ModuleNotFoundError("no", name="peft.x"), "the package peft is missing (pip install", 3),
     ],
 )
 def test_a_back_end_that_cannot_be_loaded_is_rows_and_the_next_goes_on(
@@ -56,10 +65,29 @@ def test_a_back_end_that_cannot_be_loaded_is_rows_and_the_next_goes_on(
     loads: list[str] = []
     report = side_by_side(rig_of({"vllm": error}, loads), ("vllm", "flex"), batch_sizes=(1, 8))
     assert loads == ["vllm", "flex"]
-    rows = [(row.backend, row.max_batch_size, row.error) for row in report.results]
-    assert rows == [("vllm", 1, reason), ("vllm", 8, reason), ("flex", 1, None), ("flex", 8, None)]
+    rows = [(row.backend, row.max_batch_size) for row in report.results]
+    assert rows == [("vllm", 1), ("vllm", 8), ("flex", 1), ("flex", 8)]
+    assert all((row.error or "").startswith(reason) for row in report.results[:2])
+    assert [row.error for row in report.results[2:]] == [None, None]
     assert {row.error_code for row in report.results} == {code, None}
     assert (report.verdict, report.exit_code) == ("failed", 1)
+
+
+def test_lanes_that_all_run_out_of_memory_end_as_one_does() -> None:
+    missing = OutOfMemoryError("9 GiB")
+    report = side_by_side(rig_of({"flex": missing, "hf": missing}))
+    assert (report.verdict, report.exit_code) == ("failed", 4)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_traceback_of_a_lane_is_for_debug(
+    debug: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig = rig_of({"hf": RuntimeError("an illegal access")})
+    config = small(backends=("flex", "hf"))
+    run_bench(OPTIONS, EngineConfig(), config, rig=rig, debug=debug)
+    out, err = capsys.readouterr()
+    assert ("Traceback" in err, out) == (debug, "")
 
 
 def test_a_back_end_that_breaks_between_rows_keeps_the_finished_ones() -> None:
@@ -73,7 +101,7 @@ def test_a_back_end_that_breaks_between_rows_keeps_the_finished_ones() -> None:
     held.open_backend = backend
     report = side_by_side(rig, ("flex", "hf"), batch_sizes=(1, 8, 16))
     errors = [row.error for row in report.results]
-    assert errors == [None, *["RuntimeError: an illegal access"] * 2] * 2
+    assert errors == [None, *[f"{INTERNAL}an illegal access {DEBUG}"] * 2] * 2
     assert report.ended_by is None
 
 
@@ -165,8 +193,17 @@ def test_weights_are_read_from_a_list() -> None:
         parse_weights("plain,8bit")
 
 
-def test_two_back_ends_run_apart_and_say_the_same() -> None:
-    """Fresh processes over the embedded model: figures, gates, one against the other."""
+def test_two_back_ends_run_apart_and_say_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Fresh processes over the embedded model: figures, gates, one against the other.
+
+    A third one is found, whatever is installed here, and refuses.
+    """
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
     config = BenchConfig(
         backends=("flex", "hf", "vllm"), n_prompts=2, n_rounds=1, max_new_tokens=3,
         prompt_length="4:6", batch_sizes=(2,),
@@ -174,13 +211,14 @@ def test_two_back_ends_run_apart_and_say_the_same() -> None:
     engine = EngineConfig(attention="dense")
     said: list[str] = []
     options = ModelOptions(model="tiny-gemma4", device="cpu")
-    report = run_bench(options, engine, config, notice=said.append)
+    report = run_bench(options, engine, config, notice=said.append, debug=True)
+    assert "Traceback" in capfd.readouterr().err, "of the third, from its process"
     assert [line for line in said if line.startswith("measuring")] == [
         "measuring flex", "measuring hf", "measuring vllm",
     ]  # fmt: skip
     flex, hf, vllm = report.results
     assert flex.error is hf.error is None
-    assert "vllm is not installed" in str(vllm.error)
+    assert (vllm.error, vllm.error_code) == ("--device cpu is not for vllm (leave vllm out)", 2)
     for row in (flex, hf):
         assert row.gate is not None
         assert row.gate.problem is None
@@ -193,4 +231,4 @@ def test_two_back_ends_run_apart_and_say_the_same() -> None:
         6,
     )
     assert report.environment["device"]
-    assert report.verdict == "failed", "vllm is asked for and not there"
+    assert report.verdict == "failed", "vllm is asked for and refuses"

@@ -121,7 +121,7 @@ def sweep(report: BenchReport) -> BenchReport:
                "open_s": 3.0, "compile_s": 2.0, "capture_s": 0.5, "warm_up_s": 6.0}  # fmt: skip
     failed = {"decode_tps_median": None, "median_wall_s": None, "error": "it broke"}
     return with_rows(
-        report,
+        with_rows(report, {"n_prompts": 8}),
         {"max_batch_size": 1, **figures},
         {"max_batch_size": 8, **figures, "decode_tps_median": 44.0},
         {"max_batch_size": 1, "backend": "hf", **figures, "decode_tps_median": 4.0},
@@ -145,9 +145,21 @@ def test_throughput_is_over_batch_sizes_against_the_roofline(report: BenchReport
 
 def test_one_batch_without_a_floor_is_no_curve(report: BenchReport) -> None:
     assert throughput(report.results) == []
-    (chart,) = throughput(with_rows(report, {"roofline": FLOOR, "max_batch_size": 8}).results)
+    full = {"roofline": FLOOR, "max_batch_size": 8, "n_prompts": 8}
+    (chart,) = throughput(with_rows(report, full).results)
     floor = chart.lines[0]
     assert (floor.x[0], floor.x[-1]) == (4, pytest.approx(8))
+
+
+def test_a_batch_that_the_prompts_do_not_fill_is_no_place_on_the_axis(report: BenchReport) -> None:
+    """Four prompts of two samples: eight sequences at most, whatever the batch."""
+    sizes = [{"max_batch_size": size, "n_samples": 2, "roofline": FLOOR} for size in (2, 8, 64)]
+    shown = with_rows(report, *sizes)
+    (chart,) = throughput(shown.results)
+    floor, flex = chart.lines
+    assert (chart.ticks, flex.x) == ([2, 8], [2, 8, 8])
+    assert floor.x[-1] == pytest.approx(8)
+    assert as_html(page(shown))
 
 
 def test_rooflines_of_other_weights_are_told_apart(report: BenchReport) -> None:
@@ -166,6 +178,8 @@ def test_time_is_broken_down_into_what_it_went_for(report: BenchReport) -> None:
     }  # fmt: skip
     assert round_parts(replace(row, roofline=None)) == {"prefill": 1.0, "decode": 3.0}
     assert start_parts(row) == {"load": 5.0, "compile": 2.0, "capture": 0.5, "other start": 2.5}
+    gated = replace(row, gate_s=4.0, compile_s=6.0)
+    assert start_parts(gated)["other start"] == 3.0 + 4.0 + 2.0 - 6.5, "compiled in the gate"
     charts: Any = breakdowns(sweep(report).results)
     assert [chart.labels for chart in charts] == [
         ["flex batch 1", "flex batch 8", "hf batch 1"]
@@ -193,6 +207,19 @@ def test_the_first_figures_are_of_the_fastest_row(report: BenchReport) -> None:
     faster = with_rows(report, {}, {"backend": "hf", "decode_tps_median": 5.5})
     assert {t.title: t.value for t in page(faster).tiles}["times hf"] == "2.00"
     assert page(with_rows(report, {"decode_tps_median": None})).tiles == []
+
+
+def test_an_adapter_leads_though_it_is_brought_in_otherwise(report: BenchReport) -> None:
+    adapter = {"lora_adapter": "random:8"}
+    beside = {"backend": "hf", "lora_mode": "runtime", "decode_tps_median": 5.5} | adapter
+    plain = {"backend": "hf", "decode_tps_median": 8.0}
+    merged = {"lora_mode": "merged"} | adapter
+    (lead,) = [
+        tile
+        for tile in page(with_rows(report, merged, beside, plain)).tiles
+        if tile.title == "times hf"
+    ]
+    assert (lead.value, lead.note) == ("2.00", "at the same batch, there LoRA runtime")
 
 
 def test_the_html_needs_nothing_else(report: BenchReport) -> None:

@@ -13,7 +13,6 @@ import pytest
 from flexinfer.config import EngineConfig
 from flexinfer.engine.outputs import RequestOutput
 from flexinfer.errors import NotEnoughMemory, UsageError, WriteFailed
-from flexinfer.tasks.bench.measure.progress import Progress
 from flexinfer.tasks.bench.run import Rig, run_bench, write_stats
 from tests.support.fake_backend import (
     OPTIONS,
@@ -127,8 +126,10 @@ def failing(sizes: tuple[int, ...], error: BaseException) -> Rig:
 
 
 def test_a_failure_in_a_sweep_is_a_row_with_the_reason() -> None:
-    report = run(failing((8,), NotEnoughMemory("8 GB are missing")), small(batch_sizes=(1, 8, 16)))
-    assert [row.error for row in report.results] == [None, "8 GB are missing", None]
+    error = NotEnoughMemory("8 GB are missing", hint="lower --kv-memory")
+    report = run(failing((8,), error), small(batch_sizes=(1, 8, 16)))
+    told = "8 GB are missing (lower --kv-memory)"
+    assert [row.error for row in report.results] == [None, told, None]
     assert report.results[1].decode_tps_median is None
     assert (report.verdict, report.exit_code) == ("failed", 1)
 
@@ -211,45 +212,3 @@ def test_a_full_disk_is_write_failed() -> None:
     rig, _ = fake_rig()
     with pytest.raises(WriteFailed, match="No space left"):
         write_stats(run(rig, small(stats_path="/dev/full")))
-
-
-def test_progress_is_told() -> None:
-    rig, _ = fake_rig()
-    told: list[tuple[str, int, int]] = []
-    config = small(n_rounds=2)
-    run_bench(OPTIONS, EngineConfig(), config, lambda *line: told.append(line), rig=rig)
-    assert [stage for stage, _, _ in told] == ["warm-up", "prefill", "round 1 of 2", "round 2 of 2"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (20.0, ["prefill", "round 1 of 3", "round 2 of 3", "round 3 of 3"]),
-        (90.0, [
-            "prefill, then about 4 min 30 s for 3 rounds",
-            "round 1 of 3, about 4 min 30 s left",
-            "round 2 of 3, about 3 min left",
-            "round 3 of 3, about 1 min 30 s left",
-        ]),
-    ],
-)  # fmt: skip
-def test_a_long_run_says_after_the_warm_up_how_long(seconds: float, said: list[str]) -> None:
-    told: list[str] = []
-    rig, _ = fake_rig(seconds=lambda call, count, new: seconds if new > 1 else 0.1)
-    run_bench(
-        OPTIONS, EngineConfig(), small(n_rounds=3), lambda *line: told.append(line[0]), rig=rig
-    )
-    assert told[told.index("warm-up") + 1 :][: len(said)] == said
-
-
-def test_an_engines_steps_are_told_once_a_second() -> None:
-    clock, told = FakeClock(), list[tuple[str, int, int]]()
-    progress = Progress(lambda *line: told.append(line), clock)
-    progress.enter("round 1 of 2")
-    for done in range(12):
-        clock.now += 0.25
-        progress("generating", done, 12)
-    progress("compiling", 0, 0)
-    counted = [line for line in told if line[2]]
-    assert counted == [("round 1 of 2: generating", done, 12) for done in (3, 7, 11)]
-    assert told[-1] == ("round 1 of 2: compiling", 0, 0)

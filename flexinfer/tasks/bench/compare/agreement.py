@@ -17,12 +17,14 @@ HELD = "output gate: no module here; held against the other back ends alone"
 class ProbeSample:
     """Greedy tokens of one prompt; `clear` where the reference stands by the token of that place.
 
-    `clear` is empty where there was no reference.
+    `clear` is empty where there was no reference. `prompt_digest` is of the prompt's ids: back ends
+    that count a vocabulary otherwise draw other prompts of the same lengths.
     """
 
     prompt_tokens: int
     token_ids: tuple[int, ...]
     clear: tuple[bool, ...] = ()
+    prompt_digest: str = ""
 
     def stands(self, position: int) -> bool:
         """Whether the reference prefers the token there by more than its noise."""
@@ -84,7 +86,8 @@ def held_against(
     note: str = "",
 ) -> Agreement:
     """Compare two probes of the same prompts; with a `note` differences are told, never a fault."""
-    if [one.prompt_tokens for one in samples] != [one.prompt_tokens for one in others]:
+    asked, there = ([(x.prompt_tokens, x.prompt_digest) for x in by] for by in (samples, others))
+    if asked != there:
         return Agreement(label=label, against=against, note="their probes are of other prompts")
     partings = [
         found

@@ -22,6 +22,11 @@ OWN_WEIGHTS = "not comparable: it makes random weights of its own"
 OTHER_ROUNDING = "one adapter is merged, one beside its base: their weights are rounded otherwise"
 
 
+def work_of(row: BenchResult) -> tuple[object, ...]:
+    """Return the values of WORK."""
+    return tuple(vars(row)[name] for name in WORK)
+
+
 def form_of(row: BenchResult) -> str:
     """Name the weights of a row, "" for plain ones."""
     parts = (row.quantization, row.lora_adapter and f"LoRA {row.lora_mode}")
@@ -61,8 +66,7 @@ def agreements(rows: Sequence[BenchResult], load_format: str) -> tuple[Agreement
     for label, row in zip(labels(rows), rows, strict=True):
         if not row.probe:
             continue
-        work = tuple(vars(row)[name] for name in WORK)
-        others = earlier.setdefault(work, [])
+        others = earlier.setdefault(work_of(row), [])
         alike = (one for one in others if one[1].lora_mode == row.lora_mode)
         chosen = next(alike, others[0] if others else None)
         others.append((label, row))

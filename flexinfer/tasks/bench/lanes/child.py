@@ -15,16 +15,17 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from flexinfer.errors import one_line
+from flexinfer.errors import Failure, failure_of
 from flexinfer.tasks.bench.lanes.lanes import Lane, failed_rows, whole_rows
 from flexinfer.tasks.bench.measure.progress import Once
 from flexinfer.tasks.bench.measure.rig import Rig
-from flexinfer.tasks.bench.measure.rows import Listener
+from flexinfer.tasks.bench.measure.rows import Listener, heard
 from flexinfer.tasks.bench.result import BenchResult
 
-POLL_S, GRACE_S = 0.5, 5.0
+POLL_S, GRACE_S, SILENT_S = 0.5, 5.0, 30.0
+"""Between looks; for a child to end after END; and without it: what holds much dies slowly."""
 ROW, NOTICE, PROGRESS, ENVIRONMENT, END = "row", "notice", "progress", "environment", "end"
-"""What is sent; the value of END is what broke the work, None where nothing did."""
+"""What is sent; the value of END is the Failure that broke the work, None where nothing did."""
 Send = Callable[[tuple[str, Any]], None]
 Work = Callable[[Lane, Send], None]
 
@@ -35,6 +36,7 @@ def measure_lane(lane: Lane, send: Send) -> None:
     listener = Listener(
         report=lambda stage, done, total: send((PROGRESS, (stage, done, total))),
         notice=Once(lambda line: send((NOTICE, line))),
+        failed=heard(lane.debug),
     )
     send((ENVIRONMENT, dict(rig.environment())))
     for row in whole_rows(lane, listener, rig):
@@ -56,7 +58,8 @@ def child_rows(
     process = spawn.Process(target=_begin, args=(work, lane, theirs))
     process.start()
     theirs.close()
-    done, ended, broken = 0, False, None
+    done, ended, hung = 0, False, False
+    failure: Failure | None = None
     try:
         for kind, value in _messages(ours, process):
             if kind == ROW:
@@ -69,13 +72,14 @@ def child_rows(
             elif kind == ENVIRONMENT:
                 environment(value)
             else:
-                ended, broken = True, value
-        process.join(GRACE_S if ended else None)
+                ended, failure = True, value
+        process.join(GRACE_S if ended else SILENT_S)
+        hung = process.is_alive()
     finally:
         _end(process)
         ours.close()
-    reason = broken or f"its process {_how(process.exitcode)}"
-    yield from failed_rows(lane, done, reason, 1)
+    how = "said no more and did not end" if hung else _how(process.exitcode)
+    yield from failed_rows(lane, done, failure or Failure(f"its process {how}", None, 1))
 
 
 def _messages(ours: Connection[Any, Any], process: Any) -> Iterator[tuple[str, Any]]:
@@ -129,12 +133,13 @@ def _begin(work: Work, lane: Lane, theirs: Connection[Any, Any]) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
-    broken = None
+    failure = None
     try:
         work(lane, theirs.send)
     except Exception as error:
-        broken = f"{type(error).__name__}: {one_line(error)}"
-    theirs.send((END, broken))
+        heard(lane.debug)(error)
+        failure = failure_of(error)
+    theirs.send((END, failure))
 
 
 def _follow(sentinel: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from flexinfer.config import EngineConfig, ModelOptions
-from flexinfer.errors import FlexinferError, UsageError, one_line
+from flexinfer.errors import Failure, UsageError, failure_of
 from flexinfer.tasks.bench.compare.side_by_side import form_of
 from flexinfer.tasks.bench.config import BenchConfig
 from flexinfer.tasks.bench.lanes.plan import blank_rows
@@ -29,7 +29,10 @@ OF_PAGES = ("page_size", "kv_memory", "prefill_tokens", "cuda_graphs")
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """One back end and what it is to measure; `blanks` are its rows, without figures, in order."""
+    """One back end and what it is to measure; `blanks` are its rows, without figures, in order.
+
+    `debug`: a traceback of what fails is shown.
+    """
 
     backend: str
     options: ModelOptions
@@ -37,6 +40,7 @@ class Lane:
     config: BenchConfig
     blanks: tuple[BenchResult, ...]
     notices: tuple[str, ...] = ()
+    debug: bool = False
 
     @property
     def name(self) -> str:
@@ -45,7 +49,11 @@ class Lane:
 
 
 def lanes_of(
-    options: ModelOptions, engine: EngineConfig, config: BenchConfig, rig: Rig
+    options: ModelOptions,
+    engine: EngineConfig,
+    config: BenchConfig,
+    rig: Rig,
+    debug: bool = False,
 ) -> list[Lane]:
     """Return the lanes of a run in order; raises UsageError for a sweep that cannot be.
 
@@ -71,6 +79,7 @@ def lanes_of(
                     config=config,
                     blanks=blanks,
                     notices=said,
+                    debug=debug,
                 )
             )
     return lanes
@@ -99,17 +108,15 @@ def whole_rows(lane: Lane, listener: Listener, rig: Rig) -> Iterator[BenchResult
         for row in lane_rows(lane, listener, rig):
             done += 1
             yield row
-    except FlexinferError as error:
-        reason = f"{error.message} ({error.hint})" if error.hint else error.message
-        yield from failed_rows(lane, done, reason, error.exit_code)
     except Exception as error:
-        yield from failed_rows(lane, done, f"{type(error).__name__}: {one_line(error)}", 1)
+        listener.failed(error)
+        yield from failed_rows(lane, done, failure_of(error))
 
 
-def failed_rows(lane: Lane, done: int, reason: str, code: int) -> list[BenchResult]:
+def failed_rows(lane: Lane, done: int, failure: Failure) -> list[BenchResult]:
     """Return the rows after the first `done`, with the reason why they have no figures."""
     return [
-        replace(blank, error=reason, error_code=code, notices=lane.notices)
+        replace(blank, error=failure.line, error_code=failure.exit_code, notices=lane.notices)
         for blank in lane.blanks[done:]
     ]
 

@@ -69,27 +69,41 @@ def roofline_figures(
 ) -> Mapping[str, Any]:
     """Return `roofline_pct` and `roofline`; nothing without a bandwidth, a shape or decode steps.
 
-    `bandwidth` is in bytes a second. Measured decode time is the median round less the median
-    one-token call, so prefill is on neither side.
+    `bandwidth` is in bytes a second. A round's own tokens are held against its own decode time, so
+    prefill is on neither side, and a round that ends early is on both.
     """
-    good = [call for call in measured.rounds if call.problem is None]
-    first = [call.wall_s for call in measured.prefill if call.problem is None]
-    if cost is None or bandwidth is None or not good or not first:
+    if cost is None or bandwidth is None:
         return {}
-    prompts, news = zip(*good[0].samples, strict=True)
-    floor_s = decode_bytes(cost, prompts, news, batch_size) / bandwidth
-    kv = sum(cost.kv_read(p + 1, p + n) for p, n in zip(prompts, news, strict=True))
-    decode_s = median(call.wall_s for call in good) - median(first)
-    if floor_s <= 0.0 or decode_s <= 0.0:
+    floors_s, shares, kv_of_row = [], [], []
+    for call, decode_s in _decoding(measured):
+        prompts, news = zip(*call.samples, strict=True)
+        floors_s.append(decode_bytes(cost, prompts, news, batch_size) / bandwidth)
+        shares.append(100.0 * floors_s[-1] / decode_s)
+        kv = sum(cost.kv_read(p + 1, p + n) for p, n in zip(prompts, news, strict=True))
+        kv_of_row.append(kv / (sum(news) - len(news)))
+    if not floors_s or median(floors_s) <= 0.0:
         return {}
     roofline = Roofline(
         weight_gb=cost.weight_bytes / 1e9,
         kv_bytes_per_token=cost.kv_bytes_per_token,
-        kv_bytes_per_row=kv / max(sum(news) - len(news), 1),
+        kv_bytes_per_row=median(kv_of_row),
         copy_gb_per_s=bandwidth / 1e9,
-        decode_floor_s=floor_s,
+        decode_floor_s=median(floors_s),
     )
-    return {"roofline_pct": 100.0 * floor_s / decode_s, "roofline": roofline}
+    return {"roofline_pct": median(shares), "roofline": roofline}
+
+
+def _decoding(measured: Measured) -> list[tuple[Call, float]]:
+    """Return the rounds that count and decode, each with the seconds it took beyond prefill.
+
+    There are none where the median round took none: what is left of it then is noise.
+    """
+    good = [call for call in measured.rounds if call.problem is None]
+    first = [call.wall_s for call in measured.prefill if call.problem is None]
+    if not good or not first or median(call.wall_s for call in good) <= median(first):
+        return []
+    apart = [(call, call.wall_s - median(first)) for call in good]
+    return [(call, s) for call, s in apart if s > 0.0 and call.tokens > len(call.samples)]
 
 
 def _speed(good: Sequence[Call]) -> dict[str, Any]:
@@ -115,11 +129,11 @@ def _apart(measured: Measured, good: Sequence[Call]) -> dict[str, Any]:
     if not walls:
         return {}
     prefill_s = median(walls)
-    decode_s = median(call.wall_s for call in good) - prefill_s if good else 0.0
-    tokens = median_low(call.tokens - len(call.samples) for call in good) if good else 0
-    if decode_s <= 0.0 or not tokens:
+    rates = [(call.tokens - len(call.samples)) / s for call, s in _decoding(measured)]
+    if not rates:
         return {"prefill_s": prefill_s}
-    return {"prefill_s": prefill_s, "decode_s": decode_s, "decode_only_tps": tokens / decode_s}
+    decode_s = median(call.wall_s for call in good) - prefill_s
+    return {"prefill_s": prefill_s, "decode_s": decode_s, "decode_only_tps": median(rates)}
 
 
 def _prefill_tps(calls: Sequence[Call], prompt_tokens: int) -> float | None:

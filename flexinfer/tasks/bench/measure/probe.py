@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from hashlib import sha256
 from itertools import chain, cycle, islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -81,16 +82,21 @@ def _scored(backend: Backend, module: PreTrainedModel, samples: Sequence[Checked
 
 def _kept(firsts: Sequence[Checked], reference: Reference | None) -> tuple[ProbeSample, ...]:
     """Return samples as rows keep them: which tokens are the reference's by a clear margin."""
-    if reference is None:
-        return tuple(ProbeSample(len(one.prompt), one.token_ids) for one in firsts)
+    clear: list[tuple[bool, ...]] = [()] * len(firsts)
+    if reference is not None:
+        clear = [
+            tuple(score.behind == 0 and score.margin > reference.noise for score in scores)
+            for scores in reference.scores
+        ]
     return tuple(
-        ProbeSample(
-            len(one.prompt),
-            one.token_ids,
-            tuple(score.behind == 0 and score.margin > reference.noise for score in scores),
-        )
-        for one, scores in zip(firsts, reference.scores, strict=True)
+        ProbeSample(len(one.prompt), one.token_ids, stands, _digest(one.prompt))
+        for one, stands in zip(firsts, clear, strict=True)
     )
+
+
+def _digest(prompt: Sequence[int]) -> str:
+    """Return what tells a prompt from any other one."""
+    return sha256(",".join(map(str, prompt)).encode()).hexdigest()[:16]
 
 
 def with_adapter(backend: Backend, module: PreTrainedModel) -> AbstractContextManager[None]:

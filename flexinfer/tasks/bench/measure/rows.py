@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from traceback import print_exception
 
 from flexinfer.backends.protocol import Backend, Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, Report
-from flexinfer.errors import FlexinferError, UsageError
+from flexinfer.errors import FlexinferError, UsageError, failure_of
 from flexinfer.tasks.bench.compare.agreement import HELD
 from flexinfer.tasks.bench.compare.gate import Gate
 from flexinfer.tasks.bench.config import BenchConfig
@@ -35,12 +36,18 @@ class Plan:
     engine: EngineConfig
 
 
+def heard(debug: bool) -> Callable[[Exception], None]:
+    """Return who hears of an error that a row tells: for --debug stderr, with its traceback."""
+    return print_exception if debug else lambda error: None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Listener:
-    """Who hears of the run: progress, and notices, each once."""
+    """Who hears of the run: progress, notices, each once, and what becomes a row's error."""
 
     report: Report
     notice: Once
+    failed: Callable[[Exception], None] = field(default_factory=lambda: heard(False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +106,9 @@ def measured_rows(job: Job, listener: Listener, clock: Clock) -> Iterator[BenchR
         except FlexinferError as error:
             if len(job.plans) == 1:
                 raise
-            yield replace(plan.blank, error=error.message, error_code=error.exit_code)
+            listener.failed(error)
+            failure = failure_of(error)
+            yield replace(plan.blank, error=failure.line, error_code=failure.exit_code)
 
 
 def _measured(job: Job, plan: Plan, listener: Listener, clock: Clock) -> BenchResult:
@@ -111,20 +120,10 @@ def _measured(job: Job, plan: Plan, listener: Listener, clock: Clock) -> BenchRe
         said = (*backend.notices, *_unfilled(plan.blank))
         listener.notice(*said)
         _check_length(backend, _needed(plan.prompts, config))
-        found_by = _probe(job, plan, backend, progress)
-        gate, mode = found_by.gate, plan.blank.lora_mode
-        blank = replace(
-            plan.blank,
-            max_seq_length=backend.max_seq_length,
-            lora_mode=mode if backend.adapter is None else backend.adapter[1],
-            gate=gate,
-            probe=found_by.samples,
-            open_s=open_s,
-            load_s=job.checkpoint.load_s,
-        )
-        said = (*said, _said_of(gate, config))
-        if gate is not None and gate.problem is not None:
-            return replace(blank, notices=said, error=gate.problem, error_code=1)
+        blank = replace(_probed(job, plan, backend, progress, clock), open_s=open_s)
+        said = (*said, _said_of(blank.gate, config))
+        if blank.gate is not None and blank.gate.problem is not None:
+            return replace(blank, notices=said, error=blank.gate.problem, error_code=1)
         reset_peak(device)
         measured = measure(backend, config, plan.prompts, progress, clock)
         memory, found = peak(device), figures(measured)
@@ -153,14 +152,29 @@ def _measured(job: Job, plan: Plan, listener: Listener, clock: Clock) -> BenchRe
     )
 
 
-def _probe(job: Job, plan: Plan, backend: Backend, progress: Progress) -> Probed:
-    """Check the engine's output; without a module its tokens are kept for others' beside it."""
+def _probed(
+    job: Job, plan: Plan, backend: Backend, progress: Progress, clock: Clock
+) -> BenchResult:
+    """Check the engine's output, and return the row with what is known before it is measured.
+
+    Without a module its tokens are kept for others' beside it.
+    """
     lonely = job.checkpoint.module is None and len(plan.config.backends) == 1
-    if lonely or not plan.config.gate:
-        return Probed()
-    progress.enter("output gate")
-    size = plan.engine.max_batch_size
-    return check_output(backend, job.checkpoint.module, plan.config, plan.prompts, size)
+    found, gate_s = Probed(), None
+    if plan.config.gate and not lonely:
+        progress.enter("output gate")
+        size, start = plan.engine.max_batch_size, clock()
+        found = check_output(backend, job.checkpoint.module, plan.config, plan.prompts, size)
+        gate_s = clock() - start
+    return replace(
+        plan.blank,
+        max_seq_length=backend.max_seq_length,
+        lora_mode=plan.blank.lora_mode if backend.adapter is None else backend.adapter[1],
+        gate=found.gate,
+        probe=found.samples,
+        gate_s=gate_s,
+        load_s=job.checkpoint.load_s,
+    )
 
 
 def _profile(

@@ -39,12 +39,14 @@ def profile_step(held: Standing, subject: Subject, on_device: bool) -> Profile:
     play, graph = player(held)
     us = step_us(held, play)
     found = traced(held, play) if on_device else Traced(host_timed(held), remark=HOST)
+    path, lost = subject.trace_path, None
     if on_device:
         launched = device_launches(found)
-        if subject.trace_path is not None:
-            write_device_trace(held, play, subject.trace_path)
+        if path is not None:
+            lost = write_device_trace(held, play, path)
     else:
-        launched = host_launches(host_traces(held, subject.trace_path))
+        steps, lost = host_traces(held, path)
+        launched = host_launches(steps)
     busy, floor = sum(one.us for one in found.timed), _floor(held, subject, on_device)
     rows = op_rows(found.timed, floor)
     step = StepFigures(
@@ -57,15 +59,13 @@ def profile_step(held: Standing, subject: Subject, on_device: bool) -> Profile:
         **_of_trace(found, us - busy, held.layers),
         **over_floor(us, rows, floor),
     )
-    remarks = () if found.remark is None else (found.remark,)
-    timed_by = "device" if on_device else "host"
     return Profile(
-        timed_by=timed_by,
+        timed_by="device" if on_device else "host",
         ops=rows,
         step=step,
         kernels=top_kernels(launched, held.layers),
-        trace_file=subject.trace_path,
-        remarks=remarks,
+        trace_file=path if lost is None else None,
+        remarks=tuple(line for line in (found.remark, lost) if line is not None),
     )
 
 

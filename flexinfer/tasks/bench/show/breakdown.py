@@ -37,16 +37,17 @@ def round_parts(row: BenchResult) -> dict[str, float]:
 def start_parts(row: BenchResult) -> dict[str, float]:
     """Return seconds of what comes once: loading, compiling, capturing, the rest of starting.
 
-    The rest is opening the engine and what the warm-up took longer than a round, less compiling and
-    capturing, as if all of it fell into one of the two; what fell into the output gate is missing.
+    The rest is opening the engine, the output gate and what the warm-up took longer than a round,
+    less compiling and capturing, all of which fell into one of these.
     """
     told = (row.compile_s or 0.0) + (row.capture_s or 0.0)
     over = max((row.warm_up_s or 0.0) - (row.median_wall_s or 0.0), 0.0)
+    spent = (row.open_s or 0.0) + (row.gate_s or 0.0) + over
     return {
         "load": row.load_s or 0.0,
         "compile": row.compile_s or 0.0,
         "capture": row.capture_s or 0.0,
-        "other start": max((row.open_s or 0.0) + over - told, 0.0),
+        "other start": max(spent - told, 0.0),
     }
 
 

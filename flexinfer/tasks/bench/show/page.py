@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flexinfer.tasks.bench.compare.side_by_side import labels
+from flexinfer.tasks.bench.compare.side_by_side import form_of, labels, work_of
 from flexinfer.tasks.bench.lanes.settings import settings
 from flexinfer.tasks.bench.result import BenchReport, BenchResult
 from flexinfer.tasks.bench.show.breakdown import breakdowns
@@ -69,14 +69,15 @@ def _tiles(rows: Sequence[BenchResult]) -> list[Tile]:
 def _lead(rows: Sequence[BenchResult], best: BenchResult) -> tuple[str, str, str]:
     """Return how many times the best row is as fast as the next back end at the same batch."""
     others = [
-        (row.decode_tps_median, row.backend)
+        (row.decode_tps_median, row.backend, row)
         for row in rows
-        if row.backend != best.backend and row.decode_tps_median and row.key[1:] == best.key[1:]
+        if row.backend != best.backend and row.decode_tps_median and work_of(row) == work_of(best)
     ]
     if not others or not best.decode_tps_median:
         return "", "-", ""
-    speed, name = max(others)
-    return f"times {name}", f"{best.decode_tps_median / speed:.2f}", "at the same batch"
+    speed, name, row = max(others, key=lambda other: other[:2])
+    form = "" if row.lora_mode == best.lora_mode else f", there {form_of(row)}"
+    return f"times {name}", f"{best.decode_tps_median / speed:.2f}", f"at the same batch{form}"
 
 
 def _p99(figures: object, digits: int) -> str:

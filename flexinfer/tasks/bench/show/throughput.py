@@ -17,6 +17,11 @@ POINTS = 32
 """Of a roofline between two doublings of the batch all that the eye can tell is smooth."""
 
 
+def at_once(row: BenchResult) -> int:
+    """Return the sequences that a row decodes at once: its prompts may not fill the batch."""
+    return min(row.max_batch_size, row.n_prompts * row.n_samples)
+
+
 def series_of(rows: Sequence[BenchResult]) -> list[str]:
     """Name what a curve goes through: all but the batch that rows differ in."""
     forms = len({form_of(row) for row in rows}) > 1
@@ -43,7 +48,7 @@ def throughput(rows: Sequence[BenchResult]) -> list[Growth]:
     by_name: dict[str, list[BenchResult]] = {}
     for name, row in zip(series_of(rows), rows, strict=True):
         by_name.setdefault(name, []).append(row)
-    sizes = sorted({row.max_batch_size for row in rows})
+    sizes = sorted({at_once(row) for row in rows})
     if len(sizes) == 1 and all(row.roofline is None for row in rows):
         return []
     own = list(by_name.items())
@@ -68,12 +73,12 @@ def _measured(name: str, rows: Sequence[BenchResult], group: int) -> list[Line]:
     known = [(row, row.decode_tps_median) for row in rows if row.decode_tps_median is not None]
     if not known:
         return []
-    known.sort(key=lambda pair: pair[0].max_batch_size)
+    known.sort(key=lambda pair: at_once(pair[0]))
     rates = [round_rates(vars(row)) for row, _ in known]
     return [
         Line(
             label=name,
-            x=[row.max_batch_size for row, _ in known],
+            x=[at_once(row) for row, _ in known],
             values=[speed for _, speed in known],
             group=group,
             low=[min(own) for own in rates],
@@ -88,12 +93,12 @@ def _rooflines(series: Sequence[tuple[str, Sequence[BenchResult]]]) -> list[Line
     for group, (name, rows) in enumerate(series):
         known = [row for row in rows if row.roofline is not None]
         if known:
-            row = max(known, key=lambda row: row.max_batch_size)
+            row = max(known, key=at_once)
             assert row.roofline is not None
             lengths = row.prompt_length, row.max_new_tokens
             key = row.model_name, row.quantization, row.lora_mode, *lengths
             floors.setdefault(key, []).append((group, name, row.roofline))
-    sizes = [row.max_batch_size for _, rows in series for row in rows]
+    sizes = [at_once(row) for _, rows in series for row in rows]
     low, high = min(sizes), max(sizes)
     low = max(1, low // 2) if low == high else low
     x = [low * (high / low) ** (at / (POINTS - 1)) for at in range(POINTS)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from flexinfer.backends.flex import FlexBackend
 from flexinfer.errors import UsageError
 from flexinfer.models.catalog import build_decoder
-from flexinfer.tasks.bench.profile import run, traced
+from flexinfer.tasks.bench.profile import run, trace_file, traced
 from flexinfer.tasks.bench.profile.programs import recorded
 from flexinfer.tasks.bench.profile.record import Recorder
 from flexinfer.tasks.bench.profile.result import Subject
@@ -44,6 +45,34 @@ def test_a_step_by_the_clock(backend: FlexBackend) -> None:
     assert step.floor_us is not None
     read = sum(cost.kv_read(c, c + step.steps) for c in (11, 15, 23)) / step.steps
     assert step.floor_us == pytest.approx((cost.weight_bytes + read) / 1e4)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("none/trace.json.gz", "No such file"), ("none/trace.json", "nothing was written")],
+)
+def test_a_trace_that_cannot_be_written_costs_no_profile(
+    backend: FlexBackend, tmp_path: Path, name: str, why: str
+) -> None:
+    path = str(tmp_path / name)
+    found = profile_backend(backend, Subject(requests=REQUESTS, trace_path=path))
+    assert found.ops
+    assert found.kernels
+    assert found.trace_file is None
+    first, lost = found.remarks
+    assert (first, lost.startswith(f"no trace in {path}: "), why in lost) == (HOST, True, True)
+
+
+def test_an_error_of_what_is_traced_is_none_of_the_file(
+    backend: FlexBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object) -> object:
+        raise RuntimeError("an illegal access")
+
+    monkeypatch.setattr(trace_file, "split_at", broken)
+    subject = Subject(requests=REQUESTS, trace_path=str(tmp_path / "trace.json"))
+    with pytest.raises(RuntimeError, match="an illegal access"):
+        profile_backend(backend, subject)
 
 
 def test_profiling_changes_no_result(backend: FlexBackend) -> None:
