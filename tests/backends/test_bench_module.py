@@ -13,6 +13,7 @@ from flexinfer.backends.choose import load_checkpoint
 from flexinfer.backends.peft_put import put_adapter
 from flexinfer.config import EngineConfig, ModelOptions, quiet
 from flexinfer.errors import UsageError
+from flexinfer.tasks.bench.measure.rig import Rig
 from flexinfer.tasks.bench.run import BenchConfig, BenchReport, run_bench
 from flexinfer.weights.load import AdapterChoice
 from tests.support.engines import request
@@ -31,10 +32,15 @@ def model(folder: str, **given: Any) -> ModelOptions:
     return ModelOptions(model=folder, load_format="dummy", device="cpu", dtype="float32", **given)
 
 
+HERE = Rig(apart=False)
+"""All lanes in this process: tests/tasks/bench/test_lanes.py has them in processes of their own."""
+
+
 def bench(options: ModelOptions, *backends: str, **given: Any) -> BenchReport:
     settings = {"n_prompts": 3, "n_rounds": 2, "max_new_tokens": 6, "prompt_length": "4:12"}
     engine = EngineConfig(max_batch_size=3)
-    return run_bench(options, engine, BenchConfig(backends=backends, **settings | given))
+    config = BenchConfig(backends=backends, **settings | given)
+    return run_bench(options, engine, config, rig=HERE)
 
 
 def test_side_by_side(folder: str) -> None:
@@ -81,7 +87,7 @@ def test_what_the_module_cannot_do_is_refused(folder: str) -> None:
     config = BenchConfig(
         backends=("flex", "hf"), n_prompts=3, n_rounds=1, max_new_tokens=4, prompt_length="4:9"
     )
-    rows = run_bench(model(folder), engine, config).results
+    rows = run_bench(model(folder), engine, config, rig=HERE).results
     assert [row.error_code for row in rows] == [None, None]
     assert "hf: --attention left out, it means nothing to it" in rows[1].notices
     with pytest.raises(UsageError, match="--attention means nothing to hf"):
