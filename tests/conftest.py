@@ -67,8 +67,10 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(HF_HOME, ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, so that several processes end at one time."""
+    gone = [file for file in LONGEST if not (config.rootpath / file).is_file()]
+    assert not gone, f"LONGEST names what is not there: {gone}"
     ranks = {file: rank for rank, file in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
 

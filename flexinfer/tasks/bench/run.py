@@ -77,7 +77,7 @@ def run_bench(
     """Measure every back end at every batch size and length, over weights in every form.
 
     Several back ends or forms of weights run one after the other, each in a fresh process (see
-    bench.child), and what fails there becomes rows with their `error`. A single one runs in this
+    lanes.child), and what fails there becomes rows with their `error`. A single one runs in this
     process: in a sweep a batch size that fails becomes a row too, and what nobody foresaw ends the
     run as `ended_by`. `notice` hears what runs and why, before it is measured; `debug` shows the
     traceback of what becomes a row's error. Raises UsageError, EnvironmentUnfit or NotEnoughMemory

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ def read_live(module: nn.Module, targets: Mapping[str, tuple[int, int]]) -> Adap
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     check_pristine(module)
-    walked = _walk(module, BaseTunerLayer)
+    walked = _walk(module, lambda owner: _is_a(owner, BaseTunerLayer))
     tuners = {name: layer for name, layer in walked.items() if _is_a(layer, BaseTunerLayer)}
     lora = {name: layer for name, layer in tuners.items() if _is_a(layer, LoraLayer)}
     held = {name: _held(layer) for name, layer in lora.items()}
@@ -56,22 +56,17 @@ def read_live(module: nn.Module, targets: Mapping[str, tuple[int, int]]) -> Adap
     return found.adapter()
 
 
-def _walk(module: nn.Module, end: type) -> dict[str, Any]:
-    """Return all modules by name, not what is inside an `end`: in a PEFT model that is most."""
+def _walk(module: nn.Module, ends: Callable[[nn.Module], bool]) -> dict[str, Any]:
+    """Return all modules by name, not what is inside one that `ends`: in PEFT's layers is most."""
     found: dict[str, Any] = {}
     waiting = [("", module)]
     while waiting:
         name, owner = waiting.pop()
         found[name] = owner
-        if not _is_a(owner, end):
-            inside = [(f"{name}.{own}" if name else own, child) for own, child in _children(owner)]
-            waiting += reversed(inside)
+        if not ends(owner):
+            children = [held for held in vars(owner)["_modules"].items() if held[1] is not None]
+            waiting += [(f"{name}.{own}" if name else own, child) for own, child in children[::-1]]
     return found
-
-
-def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return what named_children yields, but each child as often as it is held."""
-    return [(name, child) for name, child in vars(module)["_modules"].items() if child is not None]
 
 
 def _is_a(module: nn.Module, kind: type) -> bool:
@@ -128,19 +123,12 @@ def check_pristine(module: nn.Module) -> None:
 
     It is asked at every call of an engine, so it does not look into PEFT's layers.
     """
-    waiting = [("", module)]
-    while waiting:
-        name, owner = waiting.pop()
-        merged = vars(owner).get("merged_adapters")
-        if merged:
+    for name, owner in _walk(module, lambda owner: "merged_adapters" in vars(owner)).items():
+        if merged := vars(owner).get("merged_adapters"):
             raise UsageError(
-                f"adapter {merged[0]} is merged into {name[1:]}, so the base is not pristine",
-                hint="load the base anew and never merge: the engine keeps merged copies of its"
-                " own",
+                f"adapter {merged[0]} is merged into {name}, so the base is not pristine",
+                hint="load the base anew and never merge: the engine keeps copies of its own",
             )
-        if merged is None:
-            inside = [(f"{name}.{own}", child) for own, child in _children(owner)]
-            waiting += reversed(inside)
 
 
 def _add(found: Found, name: str, layer: Any, active: str, biased: bool) -> None:

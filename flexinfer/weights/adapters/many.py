@@ -15,14 +15,12 @@ from torch import Tensor
 
 def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy every source into its target."""
-    alike: dict[bool, tuple[list[Tensor], list[Tensor]]] = {True: ([], []), False: ([], [])}
-    for target, source in zip(targets, sources, strict=True):
-        held = alike[target.stride() == source.stride()]
-        held[0].append(target)
-        held[1].append(source)
-    for targets, sources in alike.values():
-        if targets:
-            torch._foreach_copy_(targets, sources)
+    pairs = list(zip(targets, sources, strict=True))
+    alike = [target.stride() == source.stride() for target, source in pairs]
+    for laid_out in (True, False):
+        some = [pair for pair, same in zip(pairs, alike, strict=True) if same is laid_out]
+        if some:
+            torch._foreach_copy_([target for target, _ in some], [source for _, source in some])
 
 
 def scaled_all(factors: Sequence[tuple[Tensor, float]]) -> list[Tensor]:

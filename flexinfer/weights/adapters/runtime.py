@@ -26,7 +26,7 @@ from flexinfer.weights.adapters.many import copy_all, scaled_all
 from flexinfer.weights.adapters.targets import apart, grouped, matrix
 
 AT_ONCE = 32
-"""Pairs whose B are multiplied by their scales at a time: the products are fp32 copies."""
+"""Pairs whose B are multiplied by their scales at a time: the products are copies."""
 
 
 class Side(NamedTuple):

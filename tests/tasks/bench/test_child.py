@@ -131,7 +131,7 @@ def test_what_breaks_a_child_has_the_code_that_it_has_alone(
 
 def hang(of: Lane, send: Send) -> None:
     """Close the pipe without a word, and hang, as in an exit handler."""
-    send.__self__.close()  # type: ignore[attr-defined]  # it is the pipe's method
+    send.__self__.close()  # it is the pipe's method
     time.sleep(20)
     os._exit(0)
 
@@ -163,7 +163,7 @@ def test_a_child_that_dies_leaves_rows_with_the_reason(
 
 def test_whoever_stops_listening_ends_the_child() -> None:
     listener = Listener(report=lambda *_: None, notice=Once(lambda line: None))
-    with closing(child_rows(lane(1), listener, print, linger)) as rows:  # type: ignore[type-var]  # a generator
+    with closing(child_rows(lane(1), listener, print, linger)) as rows:  # a generator
         pids = next(rows).round_tokens
         assert [alive(pid) for pid in pids] == [True, True]
     assert [alive(pid) for pid in pids] == [False, False]

@@ -96,7 +96,7 @@ def test_a_back_end_that_breaks_between_rows_keeps_the_finished_ones() -> None:
     def backend(config: EngineConfig) -> FakeBackend:
         if config.max_batch_size == 8:
             raise RuntimeError("an illegal access")
-        return FakeBackend(config, rig.clock)  # type: ignore[arg-type]  # the rig's is a FakeClock
+        return FakeBackend(config, rig.clock)  # the rig's is a FakeClock
 
     held.open_backend = backend
     report = side_by_side(rig, ("flex", "hf"), batch_sizes=(1, 8, 16))

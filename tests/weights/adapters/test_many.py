@@ -44,3 +44,12 @@ def test_scaled() -> None:
         for one, (tensor, scale) in zip(scaled_all(factors), factors, strict=True)
     )
     assert scaled_all([]) == []
+
+
+def test_what_is_scaled_in_16_bits_is_rounded_once() -> None:
+    b = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    for dtype in (torch.bfloat16, torch.float16):
+        (made,) = scaled_all([(b.to(dtype), 0.3)])
+        assert torch.equal(made, (b.to(dtype).float() * 0.3).to(dtype))
+        twice = b.to(dtype) * torch.tensor(0.3, dtype=dtype)
+        assert not torch.equal(made, twice), "a scale rounded first would show"

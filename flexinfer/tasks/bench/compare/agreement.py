@@ -1,6 +1,6 @@
 """Back ends held against each other: what one chose on the probe, the others should choose too.
 
-Each is judged by the module over the same weights where it shows one (see bench.gate); this is for
+Each is judged by the module over the same weights where it shows one (see gate); this is for
 all of them, those in another process included. Where two part, the reference of either may say that
 its token leads by more than the noise: then the other is wrong, and not merely rounded otherwise.
 """

@@ -33,27 +33,24 @@ def form_of(row: BenchResult) -> str:
     return " ".join(part for part in parts if part)
 
 
-def labels(rows: Sequence[BenchResult]) -> list[str]:
-    """Name rows: back end, batch, and the weights and lengths that differ among them."""
-    vary = {
-        name: len({vars(row)[name] for row in rows}) > 1
-        for name in ("prompt_length", "max_new_tokens")
-    }
+def series_of(rows: Sequence[BenchResult]) -> list[str]:
+    """Name rows by all but their batch: back end, and the weights and lengths that differ."""
     forms = len({form_of(row) for row in rows}) > 1
+    lengths = len({row.prompt_length for row in rows}) > 1
+    news = len({row.max_new_tokens for row in rows}) > 1
     return [
-        " ".join(
-            part
-            for part, shown in (
-                (row.backend, True),
-                (form_of(row) or "plain", forms),
-                (f"prompts {row.prompt_length}", vary["prompt_length"]),
-                (f"new {row.max_new_tokens}", vary["max_new_tokens"]),
-                (f"batch {row.max_batch_size}", True),
-            )
-            if shown
-        )
+        row.backend
+        + (f" {form_of(row) or 'plain'}" if forms else "")
+        + (f" prompts {row.prompt_length}" if lengths else "")
+        + (f" new {row.max_new_tokens}" if news else "")
         for row in rows
     ]
+
+
+def labels(rows: Sequence[BenchResult]) -> list[str]:
+    """Name rows, the batch included."""
+    named = zip(series_of(rows), rows, strict=True)
+    return [f"{series} batch {row.max_batch_size}" for series, row in named]
 
 
 def agreements(rows: Sequence[BenchResult], load_format: str) -> tuple[Agreement, ...]:

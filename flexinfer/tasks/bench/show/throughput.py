@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flexinfer.tasks.bench.compare.noise import round_rates
-from flexinfer.tasks.bench.compare.side_by_side import form_of
+from flexinfer.tasks.bench.compare.side_by_side import series_of
 from flexinfer.tasks.bench.result import BenchResult, Roofline
 from flexinfer.tasks.charts.chart import Growth, Line
 
@@ -20,20 +20,6 @@ POINTS = 32
 def at_once(row: BenchResult) -> int:
     """Return the sequences that a row decodes at once: its prompts may not fill the batch."""
     return min(row.max_batch_size, row.n_prompts * row.n_samples)
-
-
-def series_of(rows: Sequence[BenchResult]) -> list[str]:
-    """Name what a curve goes through: all but the batch that rows differ in."""
-    forms = len({form_of(row) for row in rows}) > 1
-    lengths = len({row.prompt_length for row in rows}) > 1
-    news = len({row.max_new_tokens for row in rows}) > 1
-    return [
-        row.backend
-        + (f" {form_of(row) or 'plain'}" if forms else "")
-        + (f", prompts {row.prompt_length}" if lengths else "")
-        + (f", {row.max_new_tokens} new" if news else "")
-        for row in rows
-    ]
 
 
 def groups(rows: Sequence[BenchResult]) -> list[int]:
