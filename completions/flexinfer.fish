@@ -121,6 +121,7 @@ complete -c flexinfer -n __fish_use_subcommand -a train-grpo -d 'Train an adapte
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l dataset -x -d 'arithmetic, gsm8k, dapo-math, or a .jsonl or .parquet file.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l reward -x -d 'Repeatable: a name, or module:function (default: those of the data set).'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l max-prompt-length -x -d 'Leave longer prompts out (dapo-math: the longest tenth).'
+complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l eval-size -x -d 'Held-out problems scored before and after (default: all; 0: none).'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l max-steps -x -d 'Optimizer steps.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l num-generations -x -d 'Completions of a prompt.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l per-device-batch-size -x -d 'Completions in a forward pass.'

@@ -1,4 +1,4 @@
-"""The options of train-grpo, in the groups that its help shows."""
+"""The options of train-grpo that say what is done, in the groups that its help shows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 from flexinfer import config
 from flexinfer.cli.flags import option
-from flexinfer.cli.options import OUTPUT, choices
+from flexinfer.cli.options import choices
 
 DATA, BATCH, OPTIMIZER, ROLLOUT = "Data", "Batch", "Optimizer", "Rollout"
 
@@ -41,6 +41,15 @@ class DataFlags:
             panel=DATA,
             metavar="N",
             help="Leave longer prompts out (dapo-math: the longest tenth).",
+        ),
+    ] = None
+    eval_size: Annotated[
+        int | None,
+        option(
+            "--eval-size",
+            panel=DATA,
+            metavar="N",
+            help="Held-out problems scored before and after (default: all; 0: none).",
         ),
     ] = None
 
@@ -192,55 +201,3 @@ class HfFlags:
             help="hf, hf-cb: shapes of torch.compile.",
         ),
     ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFlags:
-    """Where a run goes on from, and what it leaves."""
-
-    output_dir: Annotated[
-        str,
-        option(
-            "--output-dir",
-            panel=OUTPUT,
-            metavar="DIR",
-            help="Adapter, checkpoints and rollouts.jsonl.",
-        ),
-    ] = "flexinfer-grpo"
-    resume: Annotated[
-        bool, option("--resume", panel=OUTPUT, help="Go on from the newest checkpoint.")
-    ] = False
-    save_steps: Annotated[
-        int | None,
-        option("--save-steps", panel=OUTPUT, metavar="N", help="Steps between checkpoints."),
-    ] = None
-    report: Annotated[
-        str | None,
-        option("--report", panel=OUTPUT, metavar="FILE", help="Curves, as .png or .html."),
-    ] = None
-    report_to: Annotated[
-        str | None,
-        option("--report-to", panel=OUTPUT, metavar="NAME", help="A tracker, such as wandb."),
-    ] = None
-    stats_path: Annotated[
-        str | None,
-        option(
-            "--stats-path",
-            panel=OUTPUT,
-            metavar="FILE",
-            help="The JSON document (default: stats.json in the output folder).",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanFlags:
-    """What is read and shown before anything runs."""
-
-    config: Annotated[
-        str | None,
-        option("--config", panel=OUTPUT, metavar="FILE", help="Options, as YAML."),
-    ] = None
-    dry_run: Annotated[
-        bool, option("--dry-run", panel=OUTPUT, help="Show batches and memory, and stop.")
-    ] = False

@@ -16,10 +16,9 @@ from flexinfer.cli.grpo_options import (
     DataFlags,
     HfFlags,
     OptimizerFlags,
-    PlanFlags,
     RolloutFlags,
-    RunFlags,
 )
+from flexinfer.cli.grpo_output_options import PlanFlags, RunFlags
 from flexinfer.cli.grpo_progress import GrpoProgress
 from flexinfer.cli.options import CommonFlags, ModelFlags
 from flexinfer.cli.width import screen_width
@@ -104,9 +103,10 @@ def _dry_run(
     check_names(config)
     rollout_options.check(config.rollout)
     check_work(config)
-    planned = plan_run(
-        options, engine, config, processes=count(), held_out=held_out_of(config), widen=widen
-    )
+    said: list[str] = []
+    held_out = held_out_of(config, said.append)
+    planned = plan_run(options, engine, config, processes=count(), held_out=held_out, widen=widen)
+    planned = replace(planned, notices=(*planned.notices, *said))
     first = is_first()
     with Console(quiet=common.quiet or not first) as console:
         for line in planned.notices:

@@ -174,11 +174,38 @@ def test_held_out_problems_have_a_batch_of_their_own(
 
 
 @pytest.mark.parametrize(
+    ("held", "words", "at_once", "said"),
+    [
+        ("eval_size: 5\n", (), 5, ""),
+        ("eval-size: 0\n", (), 0, ""),
+        ("eval-size: 0\n", ("--eval-size", "300"), 64, "only 200 held-out problems of arithmetic"),
+        ("dataset: dapo-math\n", ("--eval-size", "3"), 0, "no held-out problems of dapo-math"),
+        ("dataset: gsm8k\n", ("--eval-size", "7"), 7, ""),
+    ],
+)
+def test_a_plan_counts_the_problems_that_are_scored(
+    held: str, words: tuple[str, ...], at_once: int, said: str, command: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(held + "device: cpu\nnum_generations: 2\nper_device_batch_size: 2\n")
+    one_pass = ("--gradient-accumulation-steps", "1", "--max-completion-length", "8")
+    words = ("--config", str(file), *one_pass, *words)
+    result = command("train-grpo", "--dry-run", "--json", *words)
+    assert result.exit_code == 0, result.stderr
+    plan = json.loads(result.stdout)
+    assert (plan["scored_at_once"], plan["kv"]["sequences"]) == (at_once, max(2, at_once))
+    lines = [line for line in plan["notices"] if "--eval-size" in line]
+    assert len(lines) == bool(said)
+    assert all(said in line and line in result.stderr for line in lines)
+
+
+@pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["--num-generations", "1"], 2, "--num-generations is 1; allowed: 2 or more"),
         (["--num-generations", "3"], 2, "no multiple of --num-generations 3"),
         (["--max-steps", "0"], 2, "--max-steps is 0"),
+        (["--eval-size", "-1"], 2, "--eval-size is -1; allowed: 0 to "),
         (["--learning-rate", "nan"], 2, "--learning-rate is nan"),
         (["--top-p", "0"], 2, "--top-p is 0.0"),
         (["--top-k", "-3"], 2, "--top-k is -3"),

@@ -21,8 +21,9 @@ class GrpoConfig:
 
     `per_device_batch_size` counts completions in a forward pass, as TRL does; a step takes
     `gradient_accumulation_steps` of them and `num_generations` completions share a prompt. Lengths
-    are in tokens. `is_cap` bounds the importance weights. `beta` is the weight of the KL term. With
-    `sleep` the rollout's KV memory is given back while the adapter is trained.
+    are in tokens. `eval_size` held-out problems are scored, all where None. `is_cap` bounds the
+    importance weights. `beta` is the weight of the KL term. With `sleep` the rollout's KV memory is
+    given back while the adapter is trained.
     """
 
     rollout: str = "flex"
@@ -44,6 +45,7 @@ class GrpoConfig:
     lora_rank: int | None = None
     lora_alpha: float | None = None
     max_prompt_length: int | None = None
+    eval_size: int | None = None
     max_completion_length: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
@@ -118,6 +120,7 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
         "lora_rank": (lambda v: 1 <= v <= 4096, "1 to 4096"),
         "lora_alpha": (lambda v: 0 < v <= 1e6, "above 0, at most 1e6"),
         "max_prompt_length": _COUNT,
+        "eval_size": (lambda v: 0 <= v <= MOST, f"0 to {MOST}"),
         "max_completion_length": _COUNT,
         "temperature": (lambda v: 1e-6 <= v <= 1e6, "1e-6 to 1e6: greedy samples are all alike"),
         "is_correction": (lambda v: v in get_args(IsCorrection), ", ".join(get_args(IsCorrection))),

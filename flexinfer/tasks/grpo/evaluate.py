@@ -19,7 +19,7 @@ from flexinfer.tasks.threads import own_threads
 def scored(
     parts: Parts, config: GrpoConfig, when: str, notice: Callable[[str], None]
 ) -> float | None:
-    """Score the policy as it is now, and say it; None where nothing is held out, and of vLLM."""
+    """Score the policy as it is now, and say it; None where none is scored, and of vLLM."""
     rows, rollout = parts.problems.held_out, parts.rollout
     if not rows or rollout is None:
         return None

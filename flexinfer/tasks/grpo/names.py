@@ -44,7 +44,7 @@ def check_names(config: GrpoConfig) -> None:
 
 
 def check_unheard(options: ModelOptions, engine: EngineConfig, config: GrpoConfig) -> None:
-    """Raise UsageError for a setting of this package's engine where TRL's vLLM rolls out."""
+    """Raise UsageError for a setting of this package's engine, or scoring, with TRL's vLLM."""
     if config.rollout != "vllm":
         return
     default, own = EngineConfig(), {"max_batch_size", "max_seq_length", "seed"}
@@ -54,6 +54,7 @@ def check_unheard(options: ModelOptions, engine: EngineConfig, config: GrpoConfi
         if field.name not in own and getattr(engine, field.name) != getattr(default, field.name)
     ]
     given += ["lora_mode"] * (options.lora_mode is not None) + ["sleep"] * config.sleep
+    given += ["eval_size"] * bool(config.eval_size)
     if given:
         flag = given[0].replace("_", "-")
         raise UsageError(f"--{flag} means nothing to --rollout vllm", hint="leave it out")

@@ -26,6 +26,7 @@ from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.scoring import widened_beside
 from flexinfer.tasks.grpo.positions import check_positions
 from flexinfer.tasks.grpo.problems.choose import choose_problems
+from flexinfer.tasks.grpo.problems.held_out import first_held_out
 from flexinfer.tasks.grpo.problems.length import within_length
 from flexinfer.tasks.grpo.problems.problem_set import Encode, Problems, Prompt, Row
 from flexinfer.tasks.grpo.problems.table import as_dataset
@@ -150,7 +151,8 @@ def assemble(
     UsageError, EnvironmentUnfit or NotEnoughMemory as its parts do.
     """
     encode = encoder(loaded, options)
-    problems = within_length(work.problems, encode, config.max_prompt_length)
+    fitting = within_length(work.problems, encode, config.max_prompt_length)
+    problems = first_held_out(fitting, config.eval_size)
     check_enough(problems, config, processes.count())
     model = adapted(loaded, config)
     assert config.max_completion_length is not None

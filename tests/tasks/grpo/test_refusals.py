@@ -52,6 +52,7 @@ def test_a_column_that_the_rollout_fills() -> None:
         ({}, {"batch_invariant": True}, {}, "--batch-invariant"),
         ({"lora_mode": "runtime"}, {}, {}, "--lora-mode"),
         ({}, {}, {"sleep": True}, "--sleep"),
+        ({}, {}, {"eval_size": 5}, "--eval-size"),
     ],
 )
 def test_settings_of_the_engine_that_vllm_would_not_hear(

@@ -100,6 +100,14 @@ def test_resuming_with_other_settings_is_refused(whole: tuple[Path, GrpoReport])
         run(whole[0], resume=True, lora_rank=8)
 
 
+def test_how_many_are_scored_may_change(whole: tuple[Path, GrpoReport], tmp_path: Path) -> None:
+    cut = tmp_path / "cut"
+    assert run(cut, max_steps=2, eval_size=0).accuracy_after is None
+    again = run(cut, resume=True, eval_size=3)
+    assert None not in (again.accuracy_before, again.accuracy_after)
+    assert_same(cut, whole[0])
+
+
 @pytest.mark.parametrize("lost", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
 def test_a_checkpoint_that_lacks_a_part_is_none(
     lost: str, whole: tuple[Path, GrpoReport], tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,18 @@ NAME = "scoring held-out arithmetic"
 
 
 @few_sums()
-def run(folder: Path, rollout: str = "flex", widen: bool = True) -> tuple[GrpoReport, Told]:
+def run(
+    folder: Path,
+    rollout: str = "flex",
+    widen: bool = True,
+    notice: Callable[[str], None] = lambda line: None,
+    **values: Any,
+) -> tuple[GrpoReport, Told]:
     """Train two steps of four completions; return the report and the progress told."""
     told: Told = []
     config = GrpoConfig(
         rollout=rollout, max_steps=2, num_generations=2, per_device_batch_size=4,
-        lora_rank=4, output_dir=folder,
+        lora_rank=4, output_dir=folder, **values,
     )  # fmt: skip
     report = run_grpo(
         ModelOptions(model="tiny-gemma4", device="cpu"),
@@ -31,6 +38,7 @@ def run(folder: Path, rollout: str = "flex", widen: bool = True) -> tuple[GrpoRe
         config,
         RolloutOptions(),
         lambda *stage: told.append(stage),
+        notice,
         widen=widen,
     )
     return report, told
@@ -60,6 +68,34 @@ def test_a_wider_batch_changes_no_answer_and_no_rollout(tmp_path: Path) -> None:
     assert wide.losses == narrow.losses
     files: Any = [(tmp_path / name / "rollouts.jsonl").read_text() for name in ("wide", "narrow")]
     assert files[0] == files[1]
+
+
+def test_fewer_are_scored_and_training_is_the_same(tmp_path: Path) -> None:
+    every, _ = run(tmp_path / "every")
+    assert every.accuracy_before is not None
+    for n, wide in ((0, 4), (10, 10)):
+        heard: list[str] = []
+        report, told = run(tmp_path / str(n), notice=heard.append, eval_size=n)
+        assert {total for stage, _, total in told if stage == NAME} == ({n} if n else set())
+        assert report.config["engine"]["max_batch_size"] == wide
+        assert report.losses == every.losses
+        accuracies = (report.accuracy_before, report.accuracy_after)
+        assert all(share is not None if n else share is None for share in accuracies)
+        said = [line for line in heard if line.startswith("held-out")]
+        assert [line.endswith("% of 10 right") for line in said] == [True, True][:n]
+        assert not any("--eval-size" in line for line in heard)
+
+
+def test_they_are_the_first_of_those_that_are_short_enough(tmp_path: Path) -> None:
+    """The first 13 are too long: had they been counted, none would be scored."""
+    heard: list[str] = []
+    limit: dict[str, Any] = {"max_prompt_length": 21, "notice": heard.append}
+    _, told = run(tmp_path / "some", eval_size=3, **limit)
+    assert {total for stage, _, total in told if stage == NAME} == {3}
+    _, told = run(tmp_path / "most", eval_size=200, **limit)
+    assert {total for stage, _, total in told if stage == NAME} == {39}
+    said = [line for line in heard if "--eval-size" in line]
+    assert said == ["--eval-size 200: only 39 held-out problems of arithmetic, all are scored"]
 
 
 def test_the_name_ends_with_the_work() -> None:

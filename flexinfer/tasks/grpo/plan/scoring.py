@@ -7,6 +7,7 @@ the cache of an engine that does not sleep lies beside the trainer from then on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from flexinfer.config import EngineConfig, ModelOptions
@@ -18,6 +19,7 @@ from flexinfer.tasks.grpo.plan.model import outline
 from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
 from flexinfer.tasks.grpo.plan.standing import Inference, weight_bytes
 from flexinfer.tasks.grpo.problems.choose import choose_problems
+from flexinfer.tasks.grpo.problems.held_out import fewer
 from flexinfer.tasks.grpo.problems.hub import HUB_SETS
 from flexinfer.tasks.grpo.processes import sharing
 
@@ -25,11 +27,26 @@ AT_ONCE = 64
 """Held-out problems that are answered at a time, at most, whatever the size of a step."""
 
 
-def held_out_of(config: GrpoConfig) -> int:
-    """Return how many problems are held out; AT_ONCE of a hub's set, without going there."""
+def held_out_of(config: GrpoConfig, notice: Callable[[str], None] = lambda line: None) -> int:
+    """Return how many held-out problems are scored; of a hub's set AT_ONCE at most.
+
+    Nobody goes to the hub for it. `notice` hears where there are fewer than --eval-size wants.
+    """
+    known, wanted = _known_held_out(config), config.eval_size
+    found = AT_ONCE if known is None else known
+    if wanted is None:
+        return found
+    if known is not None:
+        for line in fewer(config.dataset, known, wanted):
+            notice(line)
+    return min(found, wanted)
+
+
+def _known_held_out(config: GrpoConfig) -> int | None:
+    """Return how many problems are held out, None where only the hub knows."""
     hub_set = HUB_SETS.get(config.dataset.lower())
     if hub_set is not None:
-        return 0 if hub_set.test is None else AT_ONCE
+        return 0 if hub_set.test is None else None
     return len(choose_problems(config.dataset, seed=config.seed, count=1).held_out)
 
 

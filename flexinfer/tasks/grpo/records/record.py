@@ -65,8 +65,8 @@ class StepRecord:
 class GrpoReport:
     """A whole run, or what is finished of it.
 
-    Accuracies are fractions of the held-out problems, None where there are none; `adapter_path` is
-    where the adapter was saved, None before that.
+    Accuracies are fractions of the held-out problems that are scored, None where none is;
+    `adapter_path` is where the adapter was saved, None before that.
     """
 
     config: Mapping[str, Any]

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 SETTINGS = "train_grpo.json"
 FREE = frozenset(
-    {"max_steps", "save_steps", "output_dir", "resume", "report", "report_to", "stats_path"}
+    {
+        *("max_steps", "save_steps", "eval_size"),
+        *("output_dir", "resume", "report", "report_to", "stats_path"),
+    }
 )
 """What a resumed run may choose anew."""
 

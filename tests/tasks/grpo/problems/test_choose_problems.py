@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from flexinfer.errors import RequestError, UsageError
 from flexinfer.tasks.grpo.problems.choose import Problems, choose_problems, within_length
+from flexinfer.tasks.grpo.problems.held_out import first_held_out
 from flexinfer.tasks.grpo.problems.length import percentile_90
 from flexinfer.tasks.grpo.problems.problem_set import Prompt
 
@@ -61,6 +63,32 @@ def test_longer_prompts_are_dropped_and_said() -> None:
     assert [len(row["prompt"]) for row in problems.held_out] == [1]
     assert problems.notices == ("a", "prompts: 2 of 4 dropped, longer than 4 tokens")
     assert problems.rewards == ("answer",)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "lengths", "said"),
+    [
+        (None, [1, 9], ()),
+        (0, [], ()),
+        (1, [1], ()),
+        (2, [1, 9], ()),
+        (3, [1, 9], ("--eval-size 3: only 2 held-out problems of f.jsonl, all are scored",)),
+    ],
+)
+def test_the_first_held_out_problems_are_kept(
+    wanted: int | None, lengths: list[int], said: tuple[str, ...]
+) -> None:
+    problems = first_held_out(made(3, 5), wanted)
+    assert [len(row["prompt"]) for row in problems.held_out] == lengths
+    assert kept(problems) == ["0", "1"]
+    assert problems.notices == ("a", *said)
+
+
+def test_where_none_is_held_out_that_is_said() -> None:
+    none = replace(made(3), held_out=())
+    assert first_held_out(none, 0).notices == ("a",)
+    told = "--eval-size 1: no held-out problems of f.jsonl, none is scored"
+    assert first_held_out(none, 1).notices == ("a", told)
 
 
 def test_without_a_limit_nothing_is_dropped_nor_encoded() -> None:
