@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flexinfer.kernels.fast.act import capped, gelu_tanh, silu
-from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
+from flexinfer.kernels.fast.launch import await_inputs, dependent, keep_shared, release_next
 
 BLOCK = 1024
 
@@ -71,10 +71,11 @@ def act_mul(
     up = gate[..., N:] if up_TN is None else up_TN
     out, pdl = gate.new_empty(T, N, dtype=dtype or gate.dtype), dependent(gate, T)
     parts = len(gate) if gate.dim() == 3 else 1
-    act_mul_kernel[(T, triton.cdiv(N, BLOCK))](
+    launched = act_mul_kernel[(T, triton.cdiv(N, BLOCK))](
         gate, up, out, T, N, gate.stride(-2), up.stride(-2), BLOCK,
         activation == "gelu_pytorch_tanh", parts, up_TN is None, pdl, num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
+    keep_shared(launched)
     return out
 
 

@@ -1,11 +1,16 @@
-"""Programmatic dependent launch: a kernel's blocks start while the kernel before it drains.
+"""How kernels are launched: dependent on the one before, and with how much shared memory beside L1.
 
-A kernel launched with `launch_pdl` may start early; it must wait before it touches anything that an
-earlier kernel wrote, or writes anything that one may still read. Each kernel here waits first, so
-waiting is transitive along the stream. sm_90 and newer.
+Programmatic dependent launch: a kernel's blocks start while the kernel before it drains. A kernel
+launched with `launch_pdl` may start early; it must wait before it touches anything that an earlier
+kernel wrote, or writes anything that one may still read. Each kernel here waits first, so waiting
+is transitive along the stream. sm_90 and newer.
 """
 
 from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -37,3 +42,28 @@ def dependent(x: Tensor, rows: int) -> bool:
     """Return whether the kernels of a step of `rows` rows on the device of `x` start early."""
     on_device = x.is_cuda and rows <= DEPENDENT_ROWS
     return on_device and torch.cuda.get_device_capability(x.device) >= (9, 0)
+
+
+CARVEOUT = 9
+"""CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT of the CUDA driver API, in percent."""
+SHARED = 72
+"""What is asked for: room for the blocks of any product here, the rest stays L1."""
+
+
+def keep_shared(launched: Any) -> None:
+    """Have a kernel without shared memory of its own leave the multiprocessors some.
+
+    Left to itself, the driver gives all of it to L1 while such a kernel runs, and the blocks of a
+    dependent kernel that start meanwhile find no room. `launched` is what a launch returned: the
+    compiled kernel, None where it was interpreted. It holds from the next launch on, so a kernel
+    must have run before a graph captures it. It is a hint: the driver may not take it.
+    """
+    if launched is not None:
+        _prefer_shared(launched.function)
+
+
+@cache
+def _prefer_shared(function: int) -> None:
+    """State the preference once for a function of the CUDA driver."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.cuFuncSetAttribute(ctypes.c_void_p(function), CARVEOUT, SHARED)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import ceil
+
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
@@ -18,6 +22,16 @@ forms = pytest.mark.parametrize("form", [APART, LEFT])
 rows = pytest.mark.parametrize("rows", [1, 16, 19])
 
 
+shares = pytest.mark.parametrize(("inputs", "split"), [(384, 1), (384, 3), (448, 3)])
+"""The last: 7 turns of 64, of which the last share has one and the others three."""
+
+
+def cut(*matrices: Tensor, inputs: int, split: int) -> Iterator[tuple[Tensor, ...]]:
+    """Yield each share's columns of the matrices: whole turns of 64."""
+    width = 64 * ceil(inputs / 64 / split)
+    return zip(*(matrix.split(width, 1) for matrix in matrices), strict=True)
+
+
 def leaf(outputs: int, dtype: torch.dtype = torch.float32, inputs: int = INPUTS) -> Nf4:
     """Draw bytes and scales."""
     draw = torch.Generator().manual_seed(outputs)
@@ -28,13 +42,15 @@ def leaf(outputs: int, dtype: torch.dtype = torch.float32, inputs: int = INPUTS)
 
 @rows
 @forms
-@pytest.mark.parametrize("split", [1, 3])
-def test_each_share_is_the_product_of_its_inputs(rows: int, split: int, form: int) -> None:
-    x, w = normal(rows, INPUTS), leaf(64)
+@shares
+def test_each_share_is_the_product_of_its_inputs(
+    rows: int, inputs: int, split: int, form: int
+) -> None:
+    x, w = normal(rows, inputs), leaf(64, inputs=inputs)
     found = nf4_matmul(x, w, Nf4Tile(16, 32, 64, split, 2, 3, form))
     assert found.dtype == torch.float32
     assert found.shape == ((rows, 64) if split == 1 else (split, rows, 64))
-    shares = zip(x.chunk(split, 1), w.weight().chunk(split, 1), strict=True)
+    shares = cut(x, w.weight(), inputs=inputs, split=split)
     close(found.view(split, rows, 64), torch.stack([F.linear(*share) for share in shares]), 1e-4)
 
 
@@ -58,14 +74,14 @@ def test_outputs_that_no_tile_divides(form: int) -> None:
 
 @forms
 @pytest.mark.parametrize("ranks", [3, 40])
-@pytest.mark.parametrize("split", [1, 3])
-def test_beside_the_ranks_of_a_side_path(split: int, ranks: int, form: int) -> None:
-    x, w, a = normal(19, INPUTS), leaf(80), normal(ranks, INPUTS, seed=3)
+@shares
+def test_beside_the_ranks_of_a_side_path(inputs: int, split: int, ranks: int, form: int) -> None:
+    x, w, a = normal(19, inputs), leaf(80, inputs=inputs), normal(ranks, inputs, seed=3)
     found = nf4_lora_matmul(x, w, a, Nf4Tile(16, 32, 64, split, 2, 3, form))
     assert found.shape == (split, 19, w.rows + ranks)
     assert found.dtype == torch.float32
-    shares = [m.chunk(split, 1) for m in (x, torch.cat((w.weight(), a)))]
-    close(found, torch.stack([F.linear(*share) for share in zip(*shares, strict=True)]), 1e-4)
+    shares = cut(x, torch.cat((w.weight(), a)), inputs=inputs, split=split)
+    close(found, torch.stack([F.linear(*share) for share in shares]), 1e-4)
 
 
 @forms
@@ -98,7 +114,7 @@ def test_no_tile_that_is_tried_changes_a_weight(rows: int) -> None:
         assert torch.equal(found if tile.split == 1 else found.sum(0).half(), expected), tile
 
 
-@pytest.mark.parametrize("tile", [Nf4Tile(16, 32, 256, 1, 4, 3), Nf4Tile(16, 32, 128, 2, 4, 3)])
-def test_inputs_that_the_tile_does_not_divide_are_refused(tile: Nf4Tile) -> None:
+@pytest.mark.parametrize("tile", [Nf4Tile(16, 32, 256, 1, 4, 3), Nf4Tile(16, 32, 64, 4, 2, 3)])
+def test_inputs_of_part_of_a_turn_and_empty_shares_are_refused(tile: Nf4Tile) -> None:
     with pytest.raises(AssertionError):
         nf4_matmul(normal(1, INPUTS), leaf(64), tile)

@@ -12,7 +12,15 @@ from torch import Tensor
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 from flexinfer.kernels.fast.lora.low import room
 from flexinfer.kernels.fast.nf4.lut import table_of
-from flexinfer.kernels.fast.nf4.tile import DTYPES, Nf4Tile, check_nf4, look_up, ways, words_of
+from flexinfer.kernels.fast.nf4.tile import (
+    DTYPES,
+    Nf4Tile,
+    check_nf4,
+    look_up,
+    share_inputs,
+    ways,
+    words_of,
+)
 from flexinfer.kernels.fast.nf4.turns import share, store_block
 from flexinfer.kernels.fast.tile import load_block
 from flexinfer.kernels.nf4 import Nf4
@@ -30,7 +38,7 @@ def nf4_lora_kernel(
 ):  # fmt: skip
     """out[s, m] = x[m] w^T, then x[m] a^T, over share s.
 
-    `words` is `x` as it is read beside weights. Grid (N / BN + R / BR, K / per, M / BM); rows of
+    `words` is `x` as it is read beside weights. Grid (N / BN + R / BR, S, M / BM); rows of
     `out` lie `stride` apart.
     """
     block = tl.program_id(0)
@@ -42,7 +50,8 @@ def nf4_lora_kernel(
     if low >= 0:
         r0 = low * BR
         low_sums = tl.zeros([BM, BR], dtype=tl.float32)
-        for k in tl.range(part * per, part * per + per, BK, num_stages=STAGES):
+        end = tl.minimum(part * per + per, K)
+        for k in tl.range(part * per, end, BK, num_stages=STAGES):
             ranks = load_block(a, r0, k, R, K, BR, BK, 0)
             inputs = load_block(x, m0, k, M, K, BM, BK, 0)
             low_sums = tl.dot(inputs, ranks.T, low_sums, input_precision="ieee")
@@ -74,7 +83,7 @@ def nf4_lora_matmul(x_MK: Tensor, leaf: Nf4, a_RK: Tensor, tile: Nf4Tile) -> Ten
     grid = (triton.cdiv(N, tile.BN) + triton.cdiv(R, BR), tile.split, triton.cdiv(M, tile.BM))
     nf4_lora_kernel[grid](
         x_MK, words_of(x_MK, tile), leaf.packed, leaf.absmax, leaf.code, a_RK, out, M, N, R, K,
-        K // tile.split, out.stride(1), tile.BM, tile.BN, BR, tile.BK, tile.stages,
+        share_inputs(K, tile), out.stride(1), tile.BM, tile.BN, BR, tile.BK, tile.stages,
         look_up(), tile.form, ways(tile), DTYPES[leaf.dtype], pdl,
         num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip

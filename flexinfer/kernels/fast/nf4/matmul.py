@@ -16,7 +16,15 @@ from torch import Tensor
 
 from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
 from flexinfer.kernels.fast.nf4.lut import table_of
-from flexinfer.kernels.fast.nf4.tile import DTYPES, Nf4Tile, check_nf4, look_up, ways, words_of
+from flexinfer.kernels.fast.nf4.tile import (
+    DTYPES,
+    Nf4Tile,
+    check_nf4,
+    look_up,
+    share_inputs,
+    ways,
+    words_of,
+)
 from flexinfer.kernels.fast.nf4.turns import share, store_block, weights_of
 from flexinfer.kernels.nf4 import Nf4
 
@@ -27,7 +35,7 @@ def nf4_matmul_kernel(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, LUT: tl.constexpr,
     FORM: tl.constexpr, WAYS: tl.constexpr, dtype: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """out[s, m, n] = sum over inputs [s * per, (s + 1) * per); grid (N / BN, K / per, M / BM)."""
+    """out[s, m, n] = sum over inputs [s * per, (s + 1) * per) below K; grid (N / BN, S, M / BM)."""
     n0 = tl.program_id(0) * BN
     part = tl.program_id(1)
     m0 = tl.program_id(2) * BM
@@ -61,7 +69,7 @@ def nf4_dequantise_kernel(
 def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> Tensor:
     """Return [M, N] in the dtype of `x`, or fp32 partial sums [S, M, N] where the tile splits K.
 
-    K must be a multiple of split * BK and BK of 64. The leaf's bias is not added.
+    K must be a multiple of BK and BK of 64. The leaf's bias is not added.
     """
     (M, K), N = x_MK.shape, leaf.rows
     check_nf4(x_MK, leaf, tile)
@@ -72,9 +80,9 @@ def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> Tensor:
     pdl = dependent(x_MK, M)
     grid = (triton.cdiv(N, tile.BN), tile.split, triton.cdiv(M, tile.BM))
     nf4_matmul_kernel[grid](
-        words_of(x_MK, tile), leaf.packed, leaf.absmax, leaf.code, out, M, N, K, K // tile.split,
-        tile.BM, tile.BN, tile.BK, tile.stages, look_up(), tile.form, ways(tile),
-        DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
+        words_of(x_MK, tile), leaf.packed, leaf.absmax, leaf.code, out, M, N, K,
+        share_inputs(K, tile), tile.BM, tile.BN, tile.BK, tile.stages, look_up(), tile.form,
+        ways(tile), DTYPES[leaf.dtype], pdl, num_warps=tile.warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
 

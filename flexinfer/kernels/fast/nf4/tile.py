@@ -82,10 +82,20 @@ def _splits(turns: int, most: int) -> int:
     return next(parts for parts in SPLITS if parts == 1 or (parts <= most and turns % parts == 0))
 
 
+def share_inputs(inputs: int, tile: Nf4Tile) -> int:
+    """Return the inputs of a share of a split product: whole turns, so the last may have fewer."""
+    return -(-(inputs // tile.BK) // tile.split) * tile.BK
+
+
+def shares_out(inputs: int, tile: Nf4Tile) -> bool:
+    """Return whether every share of a split product has a turn at least, and turns are whole."""
+    return inputs % tile.BK == 0 and (tile.split - 1) * share_inputs(inputs, tile) < inputs
+
+
 def check_nf4(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> None:
     """Assert what the kernels take for granted."""
     assert x_MK.dtype == leaf.dtype, (x_MK.dtype, leaf.dtype)
-    assert x_MK.shape[1] % (tile.split * tile.BK) == 0, (x_MK.shape, tile)
+    assert shares_out(x_MK.shape[1], tile), (x_MK.shape, tile)
     assert x_MK.is_contiguous(), "rows must be contiguous"
     assert leaf.packed.is_contiguous(), "bytes must be row-major"
     assert leaf.absmax.is_contiguous(), "scales must be row-major"

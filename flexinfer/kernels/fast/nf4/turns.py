@@ -69,17 +69,21 @@ def share(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, LUT: tl.constexpr,
     FORM: tl.constexpr, WAYS: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
-    """Return the products [BM, BN] over `per` inputs from `first` on; `x`: words if APART."""
+    """Return the products [BM, BN] over `per` inputs from `first` on, or those before K.
+
+    `x`: words if APART.
+    """
+    end = tl.minimum(first + per, K)
     if FORM == 0:
         sums = tl.zeros([WAYS, BN, BM], dtype=tl.float32)
-        for k in tl.range(first, first + per, BK, num_stages=STAGES):
+        for k in tl.range(first, end, BK, num_stages=STAGES):
             even, odd = weights_of(w, absmax, table, n0, k, N, K, BN, BK, LUT, dtype)
             words = load_block(x, m0, k // 2, M, K // 2, BM, BK // 2, 0)
             sums = turn_apart(sums, even, odd, words, BM, BN, BK // 2, WAYS, dtype)
         acc = tl.sum(sums, 0)
     else:
         acc = tl.zeros([BN, BM], dtype=tl.float32)
-        for k in tl.range(first, first + per, BK, num_stages=STAGES):
+        for k in tl.range(first, end, BK, num_stages=STAGES):
             even, odd = weights_of(w, absmax, table, n0, k, N, K, BN, BK, LUT, dtype)
             inputs = load_block(x, m0, k, M, K, BM, BK, 0)
             joined = tl.reshape(tl.join(even, odd), [BN, BK])

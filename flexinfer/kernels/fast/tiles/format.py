@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.nf4.tile import APART, LEAST_SHARE, LEFT, Nf4Tile, ways
+from flexinfer.kernels.fast.nf4.tile import APART, LEAST_SHARE, LEFT, Nf4Tile, shares_out, ways
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile import Tile
 
@@ -118,11 +118,13 @@ def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
     N, K = shape
     rows = isinstance(tile, Nf4Tile) and tile.BM == 8  # there they are the narrow side of a product
     sound = (rows or _block(tile.BM)) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
-    divides = sound and N % tile.BN == 0 and K % (tile.split * tile.BK) == 0
+    divides = sound and N % tile.BN == 0
     if isinstance(tile, Nf4Tile):
+        divides = divides and shares_out(K, tile)
         known = tile.BK % 64 == 0 and tile.form in (APART, LEFT)
         known &= LEAST_SHARE * ways(tile) <= tile.BK
     else:
+        divides = divides and K % (tile.split * tile.BK) == 0
         known = tile.tma in (0, 1)
     return divides and known and (kind in ("matmul", "nf4") or tile.split == 1)
 

@@ -1,7 +1,8 @@
 """Which tiles are worth a trial: families of tiles that differ in how far they split, by kind.
 
 The geometries are those that won, or came close, on devices measured so far. A split is on the
-ladder while it divides the inputs and the blocks do not outnumber the device by far.
+ladder while it divides the inputs (those of products with 4-bit weights: leaves every share a
+turn) and the blocks do not outnumber the device by far.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LEAST_INPUTS = 256
 """Inputs that a share of a split product has at least; fewer do not fill its pipeline."""
 MOST_WAVES = 5.3
 """Blocks, in multiples of the multiprocessors, beyond which a split only adds partial sums."""
-NF4_SPLITS = (1, 2, 4, 5, 8, 10, 16, 19)
+NF4_SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 16, 19)
 NF4_WAVES = 10.0
 """The same of products with 4-bit weights, whose blocks are smaller."""
 NF4_FILL = 2
