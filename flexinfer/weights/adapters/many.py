@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
+from torch._utils import _unflatten_dense_tensors
 
 
 def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
@@ -31,8 +32,19 @@ def scaled_all(factors: Sequence[tuple[Tensor, float]]) -> list[Tensor]:
 
 
 def copies_on(device: torch.device, tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return copies of tensors on a device, in memory of their own; dtypes stay."""
+    """Return contiguous copies of tensors on a device; dtypes stay.
+
+    Those of a dtype lie in one block of memory, so a copy of the same tensors takes just as much,
+    which many blocks of an allocator's do not: it leaves what is too little to split.
+    """
     given = [tensor.detach() for tensor in tensors]
-    made = [torch.empty_like(tensor, device=device) for tensor in given]
+    made: list[Tensor] = list(given)
+    for dtype in dict.fromkeys(tensor.dtype for tensor in given):
+        places = [place for place, tensor in enumerate(given) if tensor.dtype == dtype]
+        some = [given[place] for place in places]
+        block = torch.empty(sum(one.numel() for one in some), dtype=dtype, device=device)
+        parts = _unflatten_dense_tensors(block, some)  # type: ignore[no-untyped-call]  # torch's
+        for place, part in zip(places, parts, strict=True):
+            made[place] = part
     copy_all(made, given)
     return made

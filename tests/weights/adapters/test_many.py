@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from flexinfer.weights.adapters.many import copies_on, copy_all, scaled_all
@@ -26,6 +28,16 @@ def test_copies_are_equal_and_share_nothing() -> None:
         assert not one.requires_grad
     made[0].zero_()
     assert given[0].any()
+
+
+def test_copies_of_a_dtype_lie_in_one_block() -> None:
+    given = mixed()
+    made = copies_on(CPU, given)
+    blocks = {one.untyped_storage().data_ptr() for one in made if one.numel()}
+    assert len(blocks) == len({one.dtype for one in given}) == 3
+    assert all(one.is_contiguous() for one in made)
+    ends = sorted((one.data_ptr(), one.data_ptr() + one.nbytes) for one in made if one.numel())
+    assert all(end <= start for (_, end), (start, _) in pairwise(ends))
 
 
 def test_copying_casts_as_a_copy_does() -> None:
