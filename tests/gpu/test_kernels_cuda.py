@@ -1,8 +1,10 @@
-"""bf16 attention on CUDA against fp64, at the head dims and group sizes of published models."""
+"""Kernels on CUDA: bf16 attention against fp64 at published models' shapes, sampling, launching."""
 
 from __future__ import annotations
 
+import ctypes
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -159,3 +161,21 @@ def test_the_fast_sampler_is_the_plain_one(vocab: int) -> None:
         )
         assert torch.equal(state.tensors.tokens[:count], plain.tokens)
         assert torch.equal(state.tensors.positions[:count], positions + 1)
+
+
+def test_activations_leave_shared_memory_to_what_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from flexinfer.kernels.fast import launch
+    from flexinfer.kernels.fast.glue import act_mul
+
+    asked: list[int] = []
+    monkeypatch.setattr(launch, "_prefer_shared", asked.append)
+    act_mul(torch.randn(16, 512, device="cuda", dtype=torch.bfloat16), "silu")
+    monkeypatch.undo()
+    launch.keep_shared(SimpleNamespace(function=asked[0]))
+    driver, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+    error = driver.cuFuncGetAttribute(
+        ctypes.byref(found), launch.CARVEOUT, ctypes.c_void_p(asked[0])
+    )
+    assert (error, found.value) == (0, launch.SHARED)

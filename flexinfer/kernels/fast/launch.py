@@ -51,12 +51,14 @@ SHARED = 72
 
 
 def keep_shared(launched: Any) -> None:
-    """Have a kernel without shared memory of its own leave the multiprocessors some.
+    """Have a kernel with little shared memory of its own leave the multiprocessors more.
 
-    Left to itself, the driver gives all of it to L1 while such a kernel runs, and the blocks of a
-    dependent kernel that start meanwhile find no room. `launched` is what a launch returned: the
-    compiled kernel, None where it was interpreted. It holds from the next launch on, so a kernel
-    must have run before a graph captures it. It is a hint: the driver may not take it.
+    Left to itself, the driver gives nearly all of it to L1 while such a kernel runs, and the blocks
+    of a dependent kernel that start meanwhile find no room: worth asking for between activations,
+    whose blocks are on every multiprocessor, and the 4-bit product that reads them (on an H200 half
+    of that product's time at 16 rows). `launched` is what a launch returned: the compiled kernel,
+    None where it was interpreted. It holds from the next launch on, so a kernel must have run
+    before a graph captures it. It is a hint: the driver may not take it.
     """
     if launched is not None:
         _prefer_shared(launched.function)

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flexinfer.kernels.fast.act import gelu_tanh, silu
-from flexinfer.kernels.fast.launch import await_inputs, dependent, release_next
+from flexinfer.kernels.fast.launch import await_inputs, dependent, keep_shared, release_next
 
 BM, BN = 16, 64
 """Rows and outputs of a block: small, so that few rows make enough blocks to hide latency."""
@@ -148,11 +148,12 @@ def lora_gated(partials: Tensor, b_2NR: Tensor, activation: str, ranks: tuple[in
     M, N, R = partials.shape[1], b_2NR.shape[0] // 2, b_2NR.shape[1]
     _check(partials, b_2NR, (N, N), ranks)
     out, pdl = b_2NR.new_empty(M, N), dependent(b_2NR, M)
-    lora_gated_kernel[(triton.cdiv(N, BN), triton.cdiv(M, BM))](
+    launched = lora_gated_kernel[(triton.cdiv(N, BN), triton.cdiv(M, BM))](
         partials, b_2NR, out, M, N, R, partials.stride(1), BM, BN, _turn(ranks), max(ranks),
         ranks[0], len(partials), activation == "gelu_pytorch_tanh", pdl,
         num_warps=_warps(ranks), launch_pdl=pdl,
     )  # fmt: skip
+    keep_shared(launched)
     return out
 
 
