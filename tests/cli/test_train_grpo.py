@@ -206,6 +206,7 @@ def test_a_plan_counts_the_problems_that_are_scored(
         (["--num-generations", "3"], 2, "no multiple of --num-generations 3"),
         (["--max-steps", "0"], 2, "--max-steps is 0"),
         (["--eval-size", "-1"], 2, "--eval-size is -1; allowed: 0 to "),
+        (["--warmup-steps", "9" * 400], 2, "9...; allowed: 0 to 2147483647"),
         (["--learning-rate", "nan"], 2, "--learning-rate is nan"),
         (["--top-p", "0"], 2, "--top-p is 0.0"),
         (["--top-k", "-3"], 2, "--top-k is -3"),

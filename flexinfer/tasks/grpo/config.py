@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -104,8 +104,9 @@ class GrpoConfig:
 
 _Rule = tuple[Callable[[Any], bool], str]
 _COUNT: _Rule = (lambda v: 1 <= v <= MOST, f"1 to {MOST}")
-_POSITIVE: _Rule = (lambda v: v > 0 and math.isfinite(v), "a number above 0")
-_FROM_ZERO: _Rule = (lambda v: v >= 0 and math.isfinite(v), "0 or more")
+_COUNT_FROM_ZERO: _Rule = (lambda v: 0 <= v <= MOST, f"0 to {MOST}")
+_POSITIVE: _Rule = (lambda v: 0 < v <= sys.float_info.max, "a number above 0")
+_FROM_ZERO: _Rule = (lambda v: 0 <= v <= sys.float_info.max, "0 or more")
 _RULES: Mapping[str, _Rule] = MappingProxyType(
     {
         "max_steps": _COUNT,
@@ -113,14 +114,14 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
         "per_device_batch_size": _COUNT,
         "gradient_accumulation_steps": _COUNT,
         "learning_rate": _POSITIVE,
-        "warmup_steps": _FROM_ZERO,
+        "warmup_steps": _COUNT_FROM_ZERO,
         "weight_decay": _FROM_ZERO,
         "max_grad_norm": _POSITIVE,
         "beta": _FROM_ZERO,
         "lora_rank": (lambda v: 1 <= v <= 4096, "1 to 4096"),
         "lora_alpha": (lambda v: 0 < v <= 1e6, "above 0, at most 1e6"),
         "max_prompt_length": _COUNT,
-        "eval_size": (lambda v: 0 <= v <= MOST, f"0 to {MOST}"),
+        "eval_size": _COUNT_FROM_ZERO,
         "max_completion_length": _COUNT,
         "temperature": (lambda v: 1e-6 <= v <= 1e6, "1e-6 to 1e6: greedy samples are all alike"),
         "is_correction": (lambda v: v in get_args(IsCorrection), ", ".join(get_args(IsCorrection))),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flexinfer.backends.protocol import Backend
 from flexinfer.config import SamplingParams
-from flexinfer.engine.outputs import Request
+from flexinfer.engine.outputs import Request, RequestOutput
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.problems.problem_set import Encode
 from flexinfer.tasks.grpo.rewards.choose import choose_rewards
@@ -27,20 +26,23 @@ def scored(
     rollout.backend.refresh()
     doing = f"scoring held-out {parts.problems.name}"
     with own_threads(parts.loaded.module), parts.stages.told_as(doing, len(rows)):
-        share = accuracy(rollout.backend, parts.encode, rows, config.max_completion_length)
+        share = accuracy(rollout.generate, parts.encode, rows, config.max_completion_length)
     notice(f"held-out {parts.problems.name} {when} training: {share:.1%} of {len(rows)} right")
     return share
 
 
 def accuracy(
-    backend: Backend, encode: Encode, rows: Sequence[Mapping[str, Any]], max_new_tokens: int
+    generate: Callable[[Sequence[Request]], list[RequestOutput]],
+    encode: Encode,
+    rows: Sequence[Mapping[str, Any]],
+    max_new_tokens: int,
 ) -> float:
-    """Return the fraction of `rows` answered exactly; raises RequestError."""
+    """Return the fraction of `rows` that `generate` answers exactly; raises RequestError."""
     greedy = SamplingParams(max_new_tokens=max_new_tokens)
     requests = [
         Request(prompt_token_ids=tuple(encode(row["prompt"])), sampling=greedy) for row in rows
     ]
-    texts = [sample(output).text for output in backend.generate(requests)]
+    texts = [sample(output).text for output in generate(requests)]
     (exact,) = choose_rewards(["exact-answer"])
     scores: list[float | None] = exact(
         prompts=[row["prompt"] for row in rows],

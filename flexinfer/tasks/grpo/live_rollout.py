@@ -40,6 +40,11 @@ class LiveRollout:
             self.rollout = self._open(trainer)
         return self.rollout(prompts, trainer)
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the open back end runs and why, a line each; some it learns by its first rollout."""
+        return () if self.rollout is None else self.rollout.backend.notices
+
     def close(self) -> None:
         """Give the KV cache and the graphs back; the next call opens anew."""
         if self.rollout is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,18 +40,25 @@ class Rollout:
     The sampling is what the trainer's arguments say. Samples depend on (`seed`, optimizer step,
     place in the batch) alone, so a resumed run draws what the uninterrupted one would have drawn.
     `samples` are those of the last call, `times` those since they were last taken. With `sleeps`
-    the back end's memory is given back after each call.
+    the back end's memory is given back after each call. `notice` hears, a line once, what the back
+    end says that it did not say when it was opened.
     """
 
     backend: Backend
     encode: Encode
     seed: int = 0
     sleeps: bool = False
+    notice: Callable[[str], None] = lambda line: None
     samples: list[Completion] = field(default_factory=list)
     times: Times = Times()
     step: int | None = None
     """The optimizer step whose weights were last brought in."""
     _calls: int = 0
+    _said: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Whoever opened the back end has told what it said then."""
+        self._said = set(self.backend.notices)
 
     def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, list[Any]]:
         """Return `prompt_ids`, `completion_ids`, `logprobs` and `policy_version`, a prompt each.
@@ -65,7 +72,7 @@ class Rollout:
         refreshed = time.perf_counter()
         requests = self._requests(prompts, sampling_of(trainer))
         with own_threads(trainer.model):
-            outputs = self.backend.generate(requests)
+            outputs = self.generate(requests)
         if self.sleeps:
             self.backend.sleep()
         self.samples = [sample(output) for output in outputs]
@@ -80,6 +87,15 @@ class Rollout:
             "logprobs": [list(made.policy_logprobs) for made in self.samples],
             "policy_version": [self.version] * len(requests),
         }
+
+    def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
+        """Serve requests as the back end does, and pass on what it has learned of itself by it."""
+        outputs = self.backend.generate(requests)
+        for line in self.backend.notices:
+            if line not in self._said:
+                self._said.add(line)
+                self.notice(line)
+        return outputs
 
     @property
     def version(self) -> int:

@@ -97,7 +97,7 @@ def run_grpo(
             found(options, config, data)  # again: another run may have ended meanwhile
             begin(options, config, data)
             rollouts = stack.enter_context(RolloutsFile(config.output_dir / NAME, done))
-        log = Log(head, rollouts, config.stats_file, on_step)
+        log = Log(head, rollouts, config.stats_file, on_step, notice)
         try:
             _train(parts, config, log, last, notice)
         except KeyboardInterrupt:
@@ -129,6 +129,8 @@ def _train(
     trainer, boundary = parts.trainer, StepBoundary()
     trainer.add_callback(Recorder(trainer, parts.rollout, log))
     trainer.add_callback(boundary)
+    if parts.rollout is not None:
+        parts.rollout.notice = log.hear
     log.update(accuracy_before=scored(parts, config, "before", notice))
     if last is not None and is_over(config, last):
         notice(f"{last.name} has taken every step: its adapter is saved")

@@ -36,6 +36,11 @@ class Played:
     def policy_version(self) -> int:
         return int(self.backend.policy_version)
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        said: tuple[str, ...] = self.backend.notices
+        return said
+
     def refresh(self) -> None:
         self.backend.refresh()
 

@@ -35,4 +35,4 @@ def test_it_gets_better_at_sums_it_never_saw(tmp_path: Path) -> None:
     rows = choose_problems("arithmetic", seed=0).held_out
     with Engine(served, EngineConfig(max_batch_size=64, max_seq_length=64)) as fresh:
         encode = encoder(served, ModelOptions(**options))
-        assert accuracy(FlexBackend(fresh), encode, rows, 8) == report.accuracy_after
+        assert accuracy(FlexBackend(fresh).generate, encode, rows, 8) == report.accuracy_after

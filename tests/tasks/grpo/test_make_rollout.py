@@ -89,6 +89,18 @@ def test_other_back_ends_take_its_place(tmp_path: Path) -> None:
     assert made.state.global_step == 2
 
 
+def test_what_a_back_end_runs_is_there_to_be_asked(tmp_path: Path) -> None:
+    """With what it learned by running; the owner of the trainer decides who hears it."""
+    rollout = make_rollout(EngineConfig(), backend="hf-cb", chat_template="none")
+    assert rollout.notices == ()
+    trainer(tmp_path, OnPolicyGRPOTrainer, fresh("qwen3"), rollout).train()
+    ran = [line for line in rollout.notices if line.startswith("continuous batching ran with")]
+    assert len(ran) == 1
+    assert "device: cpu" in rollout.notices
+    rollout.close()
+    assert rollout.notices == ()
+
+
 def test_a_streamed_data_set_needs_a_length(tmp_path: Path) -> None:
     data = Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS]).to_iterable_dataset()
     rollout = make_rollout(EngineConfig(**DENSE), chat_template="none")

@@ -76,3 +76,14 @@ def test_more_positions_than_the_model_has(rollout: str, tmp_path: Path) -> None
         pass
     assert "--max-seq-length" not in refused.value.message
     assert str(refused.value.hint).startswith("give --max-completion-length ")
+
+
+@pytest.mark.parametrize(
+    "value", [10**400, float("inf"), float("nan"), -1], ids=["huge", "inf", "nan", "below 0"]
+)
+@pytest.mark.parametrize("name", ["warmup_steps", "learning_rate", "max_grad_norm", "beta"])
+def test_a_number_that_no_float_holds_is_refused(name: str, value: float) -> None:
+    """A whole number may be larger than every float: comparing it with one does not overflow."""
+    flag = "--" + name.replace("_", "-")
+    with pytest.raises(UsageError, match=f"{flag} is {value}; allowed: "):
+        GrpoConfig(**{name: value})

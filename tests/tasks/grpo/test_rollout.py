@@ -16,6 +16,7 @@ class Counting:
 
     def __init__(self) -> None:
         self.seeds: list[int] = []
+        self.notices: tuple[str, ...] = ("device: none",)
 
     def refresh(self) -> None:
         self.policy_version += 1
@@ -56,3 +57,17 @@ def test_no_two_samples_share_a_seed() -> None:
 
 def test_a_resumed_run_draws_what_the_uncut_one_would() -> None:
     assert seeds(0, 1, 2)[-2:] == seeds(2)
+
+
+def test_what_a_back_end_learns_by_running_is_passed_on_once() -> None:
+    """What it said before is told by whoever opened it, be it taken back and said again."""
+    backend, heard = Counting(), list[str]()
+    opened: Any = backend
+    rollout = Rollout(opened, lambda prompt: (1, 2), notice=heard.append)
+    said = [("device: none",), ("ran with a",), ("device: none", "ran with a"), ("ran with b",)]
+    told = []
+    for step, backend.notices in enumerate(said):
+        rollout(["a"], trainer(step))
+        told.append(list(heard))
+    once = ["ran with a"]
+    assert told == [[], once, once, [*once, "ran with b"]]

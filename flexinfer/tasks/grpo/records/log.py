@@ -25,10 +25,12 @@ class Log:
         rollouts: RolloutsFile | None,
         stats_path: Path,
         on_step: Callable[[StepRecord], None],
+        notice: Callable[[str], None],
     ) -> None:
         """Go on from the steps of `head`."""
         self.report = head
-        self._rollouts, self._stats_path, self._on_step = rollouts, stats_path, on_step
+        self._rollouts, self._stats_path = rollouts, stats_path
+        self._on_step, self._notice = on_step, notice
 
     def take(self, record: StepRecord, completions: Sequence[RolloutLine]) -> None:
         """Write a step and what it learned from; raises WriteFailed."""
@@ -40,6 +42,11 @@ class Log:
             train_wall_s=self.report.train_wall_s + record.step_s,
         )
         self._on_step(record)
+
+    def hear(self, line: str) -> None:
+        """Tell what became known on the way, and keep it for the next write."""
+        self.report = replace(self.report, notices=(*self.report.notices, line))
+        self._notice(line)
 
     def update(self, **values: Any) -> None:
         """Put values into the report, and write it; raises WriteFailed."""
