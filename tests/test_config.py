@@ -16,7 +16,7 @@ from flexinfer.config import (
     parse_size,
     resolve_sampling,
 )
-from flexinfer.engine.state import SlotState
+from flexinfer.engine.steps.state import SlotState
 from flexinfer.errors import OutOfRange, UsageError
 
 

@@ -44,9 +44,9 @@ def load_checkpoint(name: str, options: ModelOptions, report: Report = quiet) ->
 
         return FlexCheckpoint(load(options, report))
     if name == "hf-cb":
-        from flexinfer.backends.cb_api import check_continuous_batching
+        from flexinfer.backends.huggingface.cb_api import check_continuous_batching
 
         check_continuous_batching()
-    from flexinfer.backends.module_checkpoint import ModuleCheckpoint
+    from flexinfer.backends.huggingface.module_checkpoint import ModuleCheckpoint
 
     return ModuleCheckpoint.of(load(options, report), name)

@@ -49,11 +49,11 @@ def open_live(
             hint="leave --lora-mode out",
         )
     if name == "hf":
-        from flexinfer.backends.hf import HfBackend
+        from flexinfer.backends.huggingface.hf import HfBackend
 
         return HfBackend(loaded, module, config, options, report)
     if name == "hf-cb":
-        from flexinfer.backends.hf_cb import HfCbBackend
+        from flexinfer.backends.huggingface.hf_cb import HfCbBackend
 
         return HfCbBackend(loaded, module, config, options, report)
     raise UsageError(

@@ -9,8 +9,8 @@ from typing import Any
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from flexinfer.cli.failures import USAGE, guard
-from flexinfer.cli.signals import interruptible, terminable
+from flexinfer.cli.terminal.failures import USAGE, guard
+from flexinfer.cli.terminal.signals import interruptible, terminable
 
 
 class Command(TyperCommand):

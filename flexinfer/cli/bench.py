@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from flexinfer.cli.bench_output import put_out
-from flexinfer.cli.console import Console
-from flexinfer.cli.engine_options import EngineFlags
-from flexinfer.cli.failures import say_failure
-from flexinfer.cli.flags import option
-from flexinfer.cli.options import (
+from flexinfer.cli.arguments.engine_options import EngineFlags
+from flexinfer.cli.arguments.flags import option
+from flexinfer.cli.arguments.options import (
     IGNORE_EOS,
     OUTPUT,
     SAMPLING,
@@ -18,6 +15,9 @@ from flexinfer.cli.options import (
     CommonFlags,
     ModelFlags,
 )
+from flexinfer.cli.terminal.bench_output import put_out
+from flexinfer.cli.terminal.console import Console
+from flexinfer.cli.terminal.failures import say_failure
 from flexinfer.config import EngineConfig
 from flexinfer.errors import UsageError
 

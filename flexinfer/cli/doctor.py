@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
-from flexinfer.cli.console import Console, print_data
-from flexinfer.cli.flags import option
-from flexinfer.cli.options import MODEL_NAME, CommonFlags
-from flexinfer.cli.width import screen_width
+from flexinfer.cli.arguments.flags import option
+from flexinfer.cli.arguments.options import MODEL_NAME, CommonFlags
+from flexinfer.cli.terminal.console import Console, print_data
+from flexinfer.cli.terminal.width import screen_width
 
 if TYPE_CHECKING:
     from flexinfer.tasks.doctor.report import CheckResult, DoctorReport

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
-from flexinfer.cli.console import Console
-from flexinfer.cli.engine_options import EngineFlags
-from flexinfer.cli.files import opened, refuse_same
-from flexinfer.cli.flags import option
-from flexinfer.cli.options import (
+from flexinfer.cli.arguments.engine_options import EngineFlags
+from flexinfer.cli.arguments.flags import option
+from flexinfer.cli.arguments.options import (
     IGNORE_EOS,
     MAX_NEW_TOKENS,
     OUTPUT,
@@ -24,7 +22,9 @@ from flexinfer.cli.options import (
     CommonFlags,
     ModelFlags,
 )
-from flexinfer.cli.remarks import remarks, resumable, unshown
+from flexinfer.cli.files import opened, refuse_same
+from flexinfer.cli.terminal.console import Console
+from flexinfer.cli.terminal.remarks import remarks, resumable, unshown
 from flexinfer.config import resolve_sampling
 from flexinfer.errors import UsageError
 
@@ -140,7 +140,7 @@ def generate(
     common: CommonFlags,
 ) -> int:
     """Generate text from prompts, or from a file of requests."""
-    from flexinfer.cli.results import Results
+    from flexinfer.cli.terminal.results import Results
     from flexinfer.tasks.generate.records import refusals
     from flexinfer.tasks.generate.requests import GenerateConfig
     from flexinfer.tasks.generate.resume import read_finished

@@ -8,13 +8,13 @@ import typer
 
 from flexinfer import __version__
 from flexinfer.cli.app import Command, Group
+from flexinfer.cli.arguments.flags import grouped, option
+from flexinfer.cli.arguments.options import CommonFlags
 from flexinfer.cli.bench import bench
 from flexinfer.cli.config_file import ConfiguredCommand
-from flexinfer.cli.console import print_data
 from flexinfer.cli.doctor import doctor
-from flexinfer.cli.flags import grouped, option
 from flexinfer.cli.generate import generate
-from flexinfer.cli.options import CommonFlags
+from flexinfer.cli.terminal.console import print_data
 from flexinfer.cli.train_grpo import train_grpo
 from flexinfer.cli.verify_drift import verify_drift
 

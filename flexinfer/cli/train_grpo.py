@@ -9,19 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flexinfer.cli.console import Console, print_data
-from flexinfer.cli.engine_options import EngineFlags
-from flexinfer.cli.grpo_options import (
+from flexinfer.cli.arguments.engine_options import EngineFlags
+from flexinfer.cli.arguments.grpo_options import (
     BatchFlags,
     DataFlags,
     HfFlags,
     OptimizerFlags,
     RolloutFlags,
 )
-from flexinfer.cli.grpo_output_options import PlanFlags, RunFlags
-from flexinfer.cli.grpo_progress import GrpoProgress
-from flexinfer.cli.options import CommonFlags, ModelFlags
-from flexinfer.cli.width import screen_width
+from flexinfer.cli.arguments.grpo_output_options import PlanFlags, RunFlags
+from flexinfer.cli.arguments.options import CommonFlags, ModelFlags
+from flexinfer.cli.terminal.console import Console, print_data
+from flexinfer.cli.terminal.grpo_progress import GrpoProgress
+from flexinfer.cli.terminal.width import screen_width
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import UsageError
 from flexinfer.tasks.grpo.training.hush import hushed

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from flexinfer.cli.console import Console, print_data
-from flexinfer.cli.engine_options import EngineFlags
-from flexinfer.cli.flags import option
-from flexinfer.cli.options import MAX_NEW_TOKENS, CommonFlags, ModelFlags
-from flexinfer.cli.width import screen_width
+from flexinfer.cli.arguments.engine_options import EngineFlags
+from flexinfer.cli.arguments.flags import option
+from flexinfer.cli.arguments.options import MAX_NEW_TOKENS, CommonFlags, ModelFlags
+from flexinfer.cli.terminal.console import Console, print_data
+from flexinfer.cli.terminal.width import screen_width
 
 CYCLES = "Cycles"
 

@@ -14,17 +14,17 @@ from transformers import PreTrainedTokenizerBase
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.core.sequence import Group
 from flexinfer.core.sequence import Sequence as Row
-from flexinfer.engine.graphs import DecodeRunner
 from flexinfer.engine.limits import refusal
-from flexinfer.engine.loop import Loop, Machinery, OnToken
 from flexinfer.engine.memory import memory_told
 from flexinfer.engine.notices import weights_notices
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput, checked
-from flexinfer.engine.prefill import PrefillRunner
 from flexinfer.engine.results import Results, Sample, samples_of
 from flexinfer.engine.setup import set_up
 from flexinfer.engine.sleep import sleep, wake
-from flexinfer.engine.state import kind_of
+from flexinfer.engine.steps.graphs import DecodeRunner
+from flexinfer.engine.steps.loop import Loop, Machinery, OnToken
+from flexinfer.engine.steps.prefill import PrefillRunner
+from flexinfer.engine.steps.state import kind_of
 from flexinfer.engine.turn import Turn
 from flexinfer.errors import UsageError
 from flexinfer.weights.inference import AdapterSource

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from flexinfer.engine.loop import Machinery
 from flexinfer.engine.memory import memory_told
+from flexinfer.engine.steps.loop import Machinery
 
 WAKING = ("taking the KV cache again", "leave more memory free, or lower --kv-memory")
 

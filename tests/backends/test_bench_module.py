@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flexinfer.backends.choose import load_checkpoint
-from flexinfer.backends.peft_put import put_adapter
+from flexinfer.backends.huggingface.peft_put import put_adapter
 from flexinfer.config import EngineConfig, ModelOptions, quiet
 from flexinfer.errors import UsageError
 from flexinfer.tasks.bench.measure.rig import Rig

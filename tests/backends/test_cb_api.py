@@ -13,10 +13,10 @@ import torch
 from transformers import ContinuousBatchingConfig
 from transformers.generation.continuous_batching import continuous_api, utils
 
-from flexinfer.backends import cb_session
-from flexinfer.backends.cb_api import Work, batching_config, check_continuous_batching
 from flexinfer.backends.choose import load_checkpoint
-from flexinfer.backends.hf_cb import HfCbBackend
+from flexinfer.backends.huggingface import cb_session
+from flexinfer.backends.huggingface.cb_api import Work, batching_config, check_continuous_batching
+from flexinfer.backends.huggingface.hf_cb import HfCbBackend
 from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import ModelOptions
 from flexinfer.engine.outputs import Request

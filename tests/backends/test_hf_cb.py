@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedModel
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-from flexinfer.backends import cb_session
-from flexinfer.backends.cb_session import Served
+from flexinfer.backends.huggingface import cb_session
+from flexinfer.backends.huggingface.cb_session import Served
 from flexinfer.backends.options import RolloutOptions
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from tests.backends.test_hf import assert_own

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexinfer.backends.lend import Lender
+from flexinfer.backends.huggingface.lend import Lender
 from flexinfer.backends.options import RolloutOptions
 from flexinfer.errors import EnvironmentUnfit
 from tests.support.engines import request

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.cli import bench_output
+from flexinfer.cli.terminal import bench_output
 from flexinfer.errors import WriteFailed
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from flexinfer.cli.console import INTERVAL_S, Console, print_data, say
+from flexinfer.cli.terminal.console import INTERVAL_S, Console, print_data, say
 from flexinfer.errors import WriteFailed
 
 

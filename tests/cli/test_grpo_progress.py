@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from flexinfer.cli.grpo_progress import ROWS, GrpoProgress
+from flexinfer.cli.terminal.grpo_progress import ROWS, GrpoProgress
 from tests.support.steps import made_step
 
 

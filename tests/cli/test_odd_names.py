@@ -49,7 +49,7 @@ def test_one_line_and_exit_2(command: Any, words: list[str], said: str) -> None:
 
 
 def test_a_long_word_of_a_complaint_is_cut(capsys: Any) -> None:
-    from flexinfer.cli.failures import say_failure
+    from flexinfer.cli.terminal.failures import say_failure
 
     say_failure(f"--seed is {NINES}; allowed: less")
     assert capsys.readouterr().err == f"error: --seed is {'9' * 120}...; allowed: less\n"

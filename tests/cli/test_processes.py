@@ -171,8 +171,8 @@ def test_sigterm_keeps_finished_results(tmp_path: Path) -> None:
 
 TERMINATED_TWICE = """
 import os, signal, sys, time
-from flexinfer.cli.failures import guard
-from flexinfer.cli.signals import terminable
+from flexinfer.cli.terminal.failures import guard
+from flexinfer.cli.terminal.signals import terminable
 
 def terminate():
     os.kill(os.getpid(), signal.SIGTERM)

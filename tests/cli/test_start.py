@@ -68,7 +68,9 @@ sys.meta_path.insert(0, Interrupt())
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "flexinfer.cli.main", "flexinfer.cli.failures"])
+@pytest.mark.parametrize(
+    "module", ["typer", "flexinfer.cli.main", "flexinfer.cli.terminal.failures"]
+)
 def test_an_interruption_of_the_start_is_one_line(module: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTED)
     variables = os.environ | {"INTERRUPTED": module, "PYTHONPATH": str(tmp_path)}

@@ -9,7 +9,7 @@ import pytest
 
 from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.loop import Loop
+from flexinfer.engine.steps.loop import Loop
 from tests.support.engines import (
     assert_greedy,
     complete,

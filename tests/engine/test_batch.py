@@ -9,7 +9,7 @@ import torch
 
 from flexinfer.core.sequence import Group, Sequence
 from flexinfer.core.step import Chunk
-from flexinfer.engine.batch import PrefillBatch, prefill_batch
+from flexinfer.engine.steps.batch import PrefillBatch, prefill_batch
 
 PAD = 99
 CPU = torch.device("cpu")

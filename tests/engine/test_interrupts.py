@@ -15,7 +15,7 @@ from tests.support.engines import ids_of, machinery, request
 from tests.support.prompts import prompts_of
 
 Open = Callable[..., Engine]
-OURS = ("/flexinfer/core/", "/flexinfer/engine/loop.py", "/flexinfer/engine/engine.py")
+OURS = ("/flexinfer/core/", "/flexinfer/engine/steps/loop.py", "/flexinfer/engine/engine.py")
 REQUESTS = [
     request(prompt, n=3, max_new_tokens=5, temperature=1.0, seed=4) for prompt in prompts_of(9, 3)
 ]

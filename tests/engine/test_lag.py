@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.loop import Loop
 from flexinfer.engine.outputs import RequestOutput
+from flexinfer.engine.steps.loop import Loop
 from tests.support.engines import assert_greedy, assert_idle, complete, few_pages, ids_of, request
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES

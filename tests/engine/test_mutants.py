@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.outputs import Completion
-from flexinfer.engine.programs import Programs
+from flexinfer.engine.steps.programs import Programs
 from tests.support.engines import assert_greedy, complete
 from tests.support.mutants import run_changed, shift_windows
 from tests.support.prompts import prompts_of

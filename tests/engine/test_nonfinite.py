@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from flexinfer.config import SCALES
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.loop import Loop
-from flexinfer.engine.nonfinite import NOT_FINITE
+from flexinfer.engine.steps.loop import Loop
+from flexinfer.engine.steps.nonfinite import NOT_FINITE
 from tests.support.engines import (
     OVERRIDES,
     PAGE,

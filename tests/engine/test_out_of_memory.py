@@ -12,7 +12,7 @@ import torch
 
 from flexinfer.engine import setup
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.programs import Programs
+from flexinfer.engine.steps.programs import Programs
 from flexinfer.errors import NotEnoughMemory
 from tests.support.engines import assert_greedy, complete, make_engine
 from tests.support.prompts import prompts_of

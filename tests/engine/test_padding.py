@@ -10,12 +10,12 @@ from torch import Tensor
 
 from flexinfer.core.step import Chunk
 from flexinfer.engine import engine as home
-from flexinfer.engine import prefill
-from flexinfer.engine.batch import HostBatch
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.graphs import DecodeRunner, bucket_for
-from flexinfer.engine.loop import Loop
-from flexinfer.engine.prefill import PrefillRunner
+from flexinfer.engine.steps import prefill
+from flexinfer.engine.steps.batch import HostBatch
+from flexinfer.engine.steps.graphs import DecodeRunner, bucket_for
+from flexinfer.engine.steps.loop import Loop
+from flexinfer.engine.steps.prefill import PrefillRunner
 from flexinfer.kernels.sampler import SamplerKind
 from tests.support.engines import (
     PAGE,

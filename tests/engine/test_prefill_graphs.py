@@ -11,9 +11,9 @@ from torch import Tensor
 
 from flexinfer.core.step import Chunk
 from flexinfer.engine import engine as home
-from flexinfer.engine import prefill
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.prefill import PrefillRunner
+from flexinfer.engine.steps import prefill
+from flexinfer.engine.steps.prefill import PrefillRunner
 from flexinfer.kernels.sampler import SamplerKind
 from tests.support.engines import complete, ids_of
 from tests.support.prompts import prompts_of

@@ -9,7 +9,7 @@ import pytest
 from flexinfer.core.placement import Placement
 from flexinfer.core.step import Step
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.loop import Loop
+from flexinfer.engine.steps.loop import Loop
 from tests.support.engines import PAGE, assert_greedy, machinery, request
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES

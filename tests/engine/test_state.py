@@ -7,7 +7,7 @@ import torch
 
 from flexinfer.config import SamplingParams
 from flexinfer.engine.seeds import mix
-from flexinfer.engine.state import SlotState, kind_of
+from flexinfer.engine.steps.state import SlotState, kind_of
 from flexinfer.kernels.sampler import SamplerKind
 
 CPU = torch.device("cpu")

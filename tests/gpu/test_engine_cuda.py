@@ -12,7 +12,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.loop import Loop
+from flexinfer.engine.steps.loop import Loop
 from flexinfer.errors import NotEnoughMemory
 from tests.support.cuda import LIMITS, cast, tiny_on_cuda, wide_on_cuda
 from tests.support.engines import OVERRIDES, assert_greedy, assert_idle, complete, request

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.graphs import DecodeRunner, bucket_for
 from flexinfer.engine.outputs import RequestOutput
+from flexinfer.engine.steps.graphs import DecodeRunner, bucket_for
 from flexinfer.kernels.sampler import SamplerKind
 from tests.support.cuda import LIMITS, tiny_on_cuda, wide_on_cuda
 from tests.support.engines import assert_greedy, complete, ids_of, machinery, request

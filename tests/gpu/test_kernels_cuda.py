@@ -17,7 +17,7 @@ from flexinfer.attention.kernel import AttentionKernels
 from flexinfer.attention.masks import Tiling
 from flexinfer.attention.spec import LayerSpec
 from flexinfer.engine.engine import RECOMPILE
-from flexinfer.engine.state import SlotState, SlotTensors
+from flexinfer.engine.steps.state import SlotState, SlotTensors
 from flexinfer.kernels.sampler import SamplerKind, gumbel, sample
 from tests.support.brute import attend
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from flexinfer.attention.paged import addresses
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.programs import Programs
+from flexinfer.engine.steps.programs import Programs
 from flexinfer.tasks.drift.report import DriftReport
 from flexinfer.tasks.drift.rig import Rig
 from flexinfer.tasks.drift.run import DriftConfig, run_drift

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from flexinfer.config import EngineConfig, SamplingParams
 from flexinfer.core.scheduler import Scheduler
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.loop import Machinery
 from flexinfer.engine.outputs import Completion, Request
+from flexinfer.engine.steps.loop import Machinery
 from flexinfer.weights.load import LoadedModel
 from tests.support.oracle import hf_logits
 from tests.support.prompts import TOLERANCE

@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.graphs import DecodeRunner
 from flexinfer.engine.outputs import Completion
-from flexinfer.engine.prefill import PrefillRunner
+from flexinfer.engine.steps.graphs import DecodeRunner
+from flexinfer.engine.steps.prefill import PrefillRunner
 from tests.support.engines import machinery, request
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from flexinfer.engine import prefill
 from flexinfer.engine.engine import Engine
+from flexinfer.engine.steps import prefill
 from tests.support.engines import machinery
 
 

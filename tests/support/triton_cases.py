@@ -22,9 +22,9 @@ from flexinfer.config import EngineConfig
 from flexinfer.core.sequence import Group
 from flexinfer.core.sequence import Sequence as Row
 from flexinfer.core.step import Chunk
-from flexinfer.engine.batch import prefill_batch
-from flexinfer.engine.programs import Programs
 from flexinfer.engine.setup import PAGE_SIZE, set_up
+from flexinfer.engine.steps.batch import prefill_batch
+from flexinfer.engine.steps.programs import Programs
 from flexinfer.kernels.fast.attention import DecodeTile, paged_decode
 from flexinfer.kernels.fast.gemm import gated_matmul, matmul
 from flexinfer.kernels.fast.launch import await_inputs

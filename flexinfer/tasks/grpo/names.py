@@ -36,7 +36,7 @@ def check_names(config: GrpoConfig) -> None:
     if config.rollout == "vllm":
         need("vllm", "--rollout vllm", "flexinfer[vllm]")
     if config.rollout == "hf-cb":
-        from flexinfer.backends.cb_api import check_continuous_batching
+        from flexinfer.backends.huggingface.cb_api import check_continuous_batching
 
         check_continuous_batching()
     if config.optim.endswith("8bit"):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from flexinfer.config import SCALES, SamplingParams
-from flexinfer.engine.programs import sample_rows
-from flexinfer.engine.state import SlotState
+from flexinfer.engine.steps.programs import sample_rows
+from flexinfer.engine.steps.state import SlotState
 from flexinfer.kernels.fast.sampler import CHUNK, sample_and_feed
 from flexinfer.kernels.sampler import SamplerKind
 from tests.support.triton_interpreter import DTYPES, close, normal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flexinfer.engine.programs import look_up
+from flexinfer.engine.steps.programs import look_up
 from flexinfer.kernels import embed as plain
 from flexinfer.kernels.fast.embed import embed, layer_inputs, rope_tables
 from flexinfer.kernels.fast.gather import gather_rows

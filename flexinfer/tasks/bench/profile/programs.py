@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flexinfer.attention.kernel import AttentionKernels, RowKernel
 from flexinfer.attention.spec import LayerSpec
-from flexinfer.engine.programs import Programs
+from flexinfer.engine.steps.programs import Programs
 from flexinfer.kernels.heads import HeadNorms, KVStore
 from flexinfer.kernels.linear import Group, Leaf
 from flexinfer.kernels.ops import Ops

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.loop import Machinery
 from flexinfer.engine.outputs import Request
-from flexinfer.engine.state import kind_of
+from flexinfer.engine.steps.loop import Machinery
+from flexinfer.engine.steps.state import kind_of
 from flexinfer.kernels.sampler import SamplerKind
 from flexinfer.tasks.roofline import LayerRead, StepCost
 

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from flexinfer.cli.console import Console, say
+from flexinfer.cli.terminal.console import Console, say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -15,7 +15,7 @@ import torch
 
 from flexinfer.core.pages import PagePool
 from flexinfer.core.sequence import Sequence as Row
-from flexinfer.engine.programs import Programs
+from flexinfer.engine.steps.programs import Programs
 
 NOT_FINITE = "the model's logits are not finite; a wider --dtype may cure it"
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
-from flexinfer.backends.module import Call
+from flexinfer.backends.huggingface.module import Call
 from flexinfer.engine.outputs import EngineStats
 from flexinfer.engine.results import Sample
-from flexinfer.engine.state import kind_of
+from flexinfer.engine.steps.state import kind_of
 from flexinfer.kernels.sampler import Sampled, SamplerKind, SamplerRows, sample
 
 

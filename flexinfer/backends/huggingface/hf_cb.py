@@ -20,16 +20,16 @@ from transformers import (
     PreTrainedModel,
 )
 
-from flexinfer.backends.cb_api import Work, batching_config, check_continuous_batching
-from flexinfer.backends.cb_session import Got, Served, Session, Wanted, serve
-from flexinfer.backends.kept_mass import kept_mass
-from flexinfer.backends.lend import Lender
-from flexinfer.backends.module import Call, ModuleBackend
+from flexinfer.backends.huggingface.cb_api import Work, batching_config, check_continuous_batching
+from flexinfer.backends.huggingface.cb_session import Got, Served, Session, Wanted, serve
+from flexinfer.backends.huggingface.kept_mass import kept_mass
+from flexinfer.backends.huggingface.lend import Lender
+from flexinfer.backends.huggingface.module import Call, ModuleBackend
 from flexinfer.config import EngineConfig, SamplingParams
 from flexinfer.engine.outputs import Request
 from flexinfer.engine.results import Sample
 from flexinfer.engine.seeds import mix
-from flexinfer.engine.state import kind_of
+from flexinfer.engine.steps.state import kind_of
 from flexinfer.errors import UsageError
 from flexinfer.kernels.sampler import SamplerKind
 

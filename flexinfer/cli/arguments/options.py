@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 from flexinfer import config
-from flexinfer.cli.flags import option
+from flexinfer.cli.arguments.flags import option
 from flexinfer.config import ModelOptions, parse_size, resolve_sampling
 
 MODEL, ENGINE, SAMPLING, OUTPUT = "Model", "Engine", "Sampling", "Output"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from flexinfer import config
-from flexinfer.cli.flags import option
-from flexinfer.cli.options import choices
+from flexinfer.cli.arguments.flags import option
+from flexinfer.cli.arguments.options import choices
 
 DATA, BATCH, OPTIMIZER, ROLLOUT = "Data", "Batch", "Optimizer", "Rollout"
 

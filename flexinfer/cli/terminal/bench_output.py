@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from flexinfer.cli.console import print_data
-from flexinfer.cli.failures import explain, say_failure
-from flexinfer.cli.width import screen_width
+from flexinfer.cli.terminal.console import print_data
+from flexinfer.cli.terminal.failures import explain, say_failure
+from flexinfer.cli.terminal.width import screen_width
 
 if TYPE_CHECKING:
     from flexinfer.tasks.bench.result import BenchReport

@@ -26,8 +26,8 @@ from flexinfer.attention.paged import (
     row_inputs,
 )
 from flexinfer.attention.tables import PageTables
-from flexinfer.engine.batch import PrefillBatch
-from flexinfer.engine.state import SlotState, SlotTensors
+from flexinfer.engine.steps.batch import PrefillBatch
+from flexinfer.engine.steps.state import SlotState, SlotTensors
 from flexinfer.kernels.sampler import SamplerKind, sample
 from flexinfer.models.decoder import Decoder, Transform
 

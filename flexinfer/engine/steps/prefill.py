@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from flexinfer.core.step import Chunk
-from flexinfer.engine.batch import HostBatch, prefill_batch, views
-from flexinfer.engine.graphs import capture
 from flexinfer.engine.outputs import EngineStats
-from flexinfer.engine.programs import Programs
+from flexinfer.engine.steps.batch import HostBatch, prefill_batch, views
+from flexinfer.engine.steps.graphs import capture
+from flexinfer.engine.steps.programs import Programs
 from flexinfer.kernels.sampler import SamplerKind
 
 GRAPH_TOKENS = 2048

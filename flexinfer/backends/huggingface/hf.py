@@ -15,9 +15,9 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from flexinfer.backends.hf_steps import Draw, End
-from flexinfer.backends.lend import Lender
-from flexinfer.backends.module import Call, ModuleBackend
+from flexinfer.backends.huggingface.hf_steps import Draw, End
+from flexinfer.backends.huggingface.lend import Lender
+from flexinfer.backends.huggingface.module import Call, ModuleBackend
 from flexinfer.engine.results import Sample
 from flexinfer.errors import EnvironmentUnfit, UsageError
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 from flexinfer import config
-from flexinfer.cli.flags import option
-from flexinfer.cli.options import ENGINE, choices
+from flexinfer.cli.arguments.flags import option
+from flexinfer.cli.arguments.options import ENGINE, choices
 from flexinfer.config import EngineConfig, parse_size
 from flexinfer.errors import UsageError
 

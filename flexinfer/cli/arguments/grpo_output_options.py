@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from flexinfer.cli.flags import option
-from flexinfer.cli.options import OUTPUT
+from flexinfer.cli.arguments.flags import option
+from flexinfer.cli.arguments.options import OUTPUT
 
 
 @dataclass(frozen=True, kw_only=True)

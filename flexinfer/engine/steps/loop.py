@@ -19,12 +19,12 @@ from flexinfer.config import Report
 from flexinfer.core.scheduler import Scheduler
 from flexinfer.core.sequence import Sequence as Row
 from flexinfer.core.step import Chunk, Step
-from flexinfer.engine.graphs import DecodeRunner, bucket_for
-from flexinfer.engine.nonfinite import NOT_FINITE, doomed, finite, scrub
 from flexinfer.engine.outputs import EngineStats, RequestOutput
-from flexinfer.engine.prefill import PrefillRunner
-from flexinfer.engine.programs import Programs
 from flexinfer.engine.results import Results, Sample
+from flexinfer.engine.steps.graphs import DecodeRunner, bucket_for
+from flexinfer.engine.steps.nonfinite import NOT_FINITE, doomed, finite, scrub
+from flexinfer.engine.steps.prefill import PrefillRunner
+from flexinfer.engine.steps.programs import Programs
 from flexinfer.kernels.sampler import SamplerKind
 from flexinfer.weights.inference import InferenceWeights
 

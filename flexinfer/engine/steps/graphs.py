@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flexinfer.attention.tables import upload
 from flexinfer.engine.outputs import EngineStats
-from flexinfer.engine.programs import Programs
+from flexinfer.engine.steps.programs import Programs
 from flexinfer.kernels.sampler import SamplerKind
 
 

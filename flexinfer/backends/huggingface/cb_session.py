@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
-from flexinfer.backends.cb_api import Work, hold_attention, workload_hints
+from flexinfer.backends.huggingface.cb_api import Work, hold_attention, workload_hints
 from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory, one_line
 
 LOST = "continuous batching ended before this request was complete"

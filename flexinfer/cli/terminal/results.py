@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from flexinfer.cli.console import print_data
-from flexinfer.cli.failures import say_failure
+from flexinfer.cli.terminal.console import print_data
+from flexinfer.cli.terminal.failures import say_failure
 from flexinfer.errors import WriteFailed
 from flexinfer.tasks.generate.output import Format, as_line
 from flexinfer.tasks.generate.resume import in_order

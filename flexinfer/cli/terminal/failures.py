@@ -11,8 +11,8 @@ from typing import Any
 
 import typer
 
-from flexinfer.cli.console import print_data, say
-from flexinfer.cli.signals import Terminated
+from flexinfer.cli.terminal.console import print_data, say
+from flexinfer.cli.terminal.signals import Terminated
 from flexinfer.errors import Failure, UsageError, failure_of
 
 INTERRUPTED, TERMINATED = 130, 143

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedModel
 
-from flexinfer.backends.lend import Lender
+from flexinfer.backends.huggingface.lend import Lender
 from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import EngineConfig, LoraMode, Report, quiet
 from flexinfer.engine.limits import known_positions, limits, refusal
 from flexinfer.engine.memory import memory_told
-from flexinfer.engine.nonfinite import NOT_FINITE, finite
 from flexinfer.engine.outputs import EngineStats, Request, RequestOutput, checked
 from flexinfer.engine.results import Results, Sample, samples_of
+from flexinfer.engine.steps.nonfinite import NOT_FINITE, finite
 from flexinfer.errors import UsageError
 from flexinfer.weights.adapters.adapter import Adapter
 from flexinfer.weights.load import LoadedModel

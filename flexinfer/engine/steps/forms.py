@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flexinfer.attention.choose import Choice, triton_obstacle
-from flexinfer.engine.programs import Feed, Lookup, look_up, plain_feed
+from flexinfer.engine.steps.programs import Feed, Lookup, look_up, plain_feed
 from flexinfer.errors import EnvironmentUnfit
 from flexinfer.kernels.invariant import InvariantOps
 from flexinfer.kernels.ops import Ops

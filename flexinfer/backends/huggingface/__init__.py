@@ -1,0 +1,1 @@
+"""Back ends that run the Hugging Face module itself: generate, and continuous batching."""

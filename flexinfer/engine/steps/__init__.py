@@ -1,0 +1,1 @@
+"""One turn of the loop: batches, their padded shapes, programs and graphs over them."""
