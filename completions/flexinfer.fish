@@ -135,7 +135,7 @@ complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l max-grad-no
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l optim -x -d 'As transformers has them.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l loss-type -x -d 'As TRL has them.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l beta -x -d 'Weight of the KL term.'
-complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l gradient-checkpointing -l no-gradient-checkpointing -d 'Recompute activations in the backward pass (default: but for tiny-gemma4).'
+complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l gradient-checkpointing -l no-gradient-checkpointing -d 'Recompute activations in the backward pass (default: where they would not fit).'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l lora-rank -x -d 'Default: 32; tiny-gemma4: 8.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l lora-alpha -x -d 'Default: twice the rank.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l rollout -x -a 'flex hf hf-cb vllm' -d 'This engine, model.generate, continuous batching, or TRL'\''s vLLM.'

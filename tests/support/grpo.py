@@ -42,6 +42,7 @@ def config(folder: Path, **values: Any) -> GrpoConfig:
         "learning_rate": 1e-3,
         "warmup_steps": 0,
         "lora_rank": 4,
+        "gradient_checkpointing": True,  # a plan needs a model by name
     }
     return GrpoConfig(**short | values).filled("tiny")
 

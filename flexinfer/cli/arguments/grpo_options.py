@@ -124,7 +124,7 @@ class OptimizerFlags:
         option(
             "--gradient-checkpointing/--no-gradient-checkpointing",
             panel=OPTIMIZER,
-            help="Recompute activations in the backward pass (default: but for tiny-gemma4).",
+            help="Recompute activations in the backward pass (default: where they would not fit).",
         ),
     ] = None
     lora_rank: Annotated[

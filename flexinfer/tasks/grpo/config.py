@@ -92,7 +92,10 @@ class GrpoConfig:
         return (self.per_device_batch_size or 0) * (self.gradient_accumulation_steps or 0)
 
     def filled(self, model: str) -> GrpoConfig:
-        """Return the config with every open choice made; raises UsageError where they clash."""
+        """Return the config with every open choice made; raises UsageError where they clash.
+
+        But that of gradient checkpointing, which memory decides (plan.recompute).
+        """
         recipe = RECIPES.get((model.lower(), self.dataset.lower()), GENERAL)
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         open_ = {name: value for name, value in recipe.items() if own[name] is None}
@@ -140,7 +143,6 @@ GENERAL: Mapping[str, Any] = MappingProxyType(
         "warmup_steps": 10,
         "lora_rank": 32,
         "max_completion_length": 512,
-        "gradient_checkpointing": True,
     }
 )
 """What a model is trained with."""

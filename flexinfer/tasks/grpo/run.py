@@ -87,7 +87,7 @@ def run_grpo(
         )
         for line in parts.notices:
             notice(line)
-        head = _head(options, config, rollout_options, parts, started_at)
+        head = _head(options, rollout_options, parts, started_at)
         if done:
             steps = read_steps(config.stats_file, done)
             head = replace(head, steps=steps, train_wall_s=sum(step.step_s for step in steps))
@@ -143,15 +143,12 @@ def _train(
 
 
 def _head(
-    options: ModelOptions,
-    config: GrpoConfig,
-    rollout_options: RolloutOptions,
-    parts: Parts,
-    started_at: str,
+    options: ModelOptions, rollout_options: RolloutOptions, parts: Parts, started_at: str
 ) -> GrpoReport:
     """Return the report of a run that has taken no step."""
     from flexinfer.tasks.grpo.records.record import GrpoReport
 
+    config = parts.config
     settings: dict[str, Any] = {
         "model": asdict(options),
         "engine": asdict(parts.engine),

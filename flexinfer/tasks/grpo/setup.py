@@ -23,6 +23,8 @@ from flexinfer.errors import UsageError
 from flexinfer.tasks.grpo import processes
 from flexinfer.tasks.grpo.arguments import checked
 from flexinfer.tasks.grpo.config import GrpoConfig
+from flexinfer.tasks.grpo.plan.beside import setting_beside
+from flexinfer.tasks.grpo.plan.recompute import settled
 from flexinfer.tasks.grpo.plan.scoring import widened_beside
 from flexinfer.tasks.grpo.positions import check_positions
 from flexinfer.tasks.grpo.problems.choose import choose_problems
@@ -44,7 +46,8 @@ from flexinfer.weights.load import LoadedModel
 class Parts:
     """A run that is ready to begin; `rollout` is None where TRL rolls out itself (vLLM).
 
-    `stages` hears what the rollout's back end reports; `engine` is what it was opened with.
+    `stages` hears what the rollout's back end reports; `engine` is what it was opened with, and in
+    `config` nothing is open any more.
     """
 
     loaded: LoadedModel
@@ -53,6 +56,7 @@ class Parts:
     rollout: Rollout | None
     stages: Stages
     engine: EngineConfig
+    config: GrpoConfig
     trainer: OnPolicyGRPOTrainer
     notices: tuple[str, ...]
 
@@ -161,6 +165,7 @@ def assemble(
     if widen:
         held_out = len(problems.held_out)
         engine = widened_beside(options, engine, config, held_out, processes.count())
+    config, recomputed = checkpointed(options, engine, config)
     notices, rollout, stages = loaded.notices, None, Stages(report)
     if config.rollout != "vllm":
         backend = open_live(
@@ -178,9 +183,21 @@ def assemble(
         rollout=rollout,
         stages=stages,
         engine=engine,
+        config=config,
         trainer=_trainer(loaded, model, problems, work.rewards, config, rollout),
-        notices=(*notices, *problems.notices, *said(config, problems)),
+        notices=(*notices, *problems.notices, *said(config, problems), *recomputed),
     )
+
+
+def checkpointed(
+    options: ModelOptions, engine: EngineConfig, config: GrpoConfig
+) -> tuple[GrpoConfig, tuple[str, ...]]:
+    """Return a config that says whether gradients are checkpointed, and what to say of it."""
+    if config.gradient_checkpointing is not None:
+        return config, ()
+    planned = setting_beside(options, engine, config, processes.count())
+    setting, lines = settled(*planned)
+    return setting.config, lines
 
 
 def said(config: GrpoConfig, problems: Problems) -> tuple[str, ...]:

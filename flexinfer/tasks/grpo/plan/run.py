@@ -21,6 +21,7 @@ from flexinfer.tasks.grpo.plan.fit import Part, advice, kv_phase, needed
 from flexinfer.tasks.grpo.plan.model import outline
 from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
 from flexinfer.tasks.grpo.plan.passing import KV
+from flexinfer.tasks.grpo.plan.recompute import settled
 from flexinfer.tasks.grpo.plan.scoring import widened
 from flexinfer.tasks.grpo.plan.standing import Inference
 from flexinfer.tasks.grpo.positions import check_positions
@@ -111,8 +112,10 @@ def plan_run(
     free = free if available is None else available
     setting = Setting(model, inference, engine, config, batch, prompt)
     if widen:
-        engine = widened(setting, held_out, free)
+        engine = widened(setting, free, held_out)
         setting = setting._replace(engine=engine)
+    setting, recomputed = settled(setting, free)
+    config = setting.config
     kv, parts = setting.kv(), parts_of(setting)
     cache = Part("KV cache", kv_phase(config), kv.wanted)
     before = [part for part in parts if part.phase != "training"]
@@ -137,7 +140,7 @@ def plan_run(
         at_once=0 if excess else kv.holds(granted),
         scored_at_once=0 if config.rollout == "vllm" else min(held_out, engine.max_batch_size),
         hints=(*hints, "lower --kv-memory") if excess else hints,
-        notices=(*model.notices, *said),
+        notices=(*model.notices, *said, *recomputed),
     )
 
 

@@ -11,17 +11,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from flexinfer.config import EngineConfig, ModelOptions
-from flexinfer.engine.memory import SHARE, available_memory
+from flexinfer.engine.memory import SHARE
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.plan.batch import batch_plan, chosen
+from flexinfer.tasks.grpo.plan.beside import setting_beside
 from flexinfer.tasks.grpo.plan.fit import kv_phase, room_for
-from flexinfer.tasks.grpo.plan.model import outline
 from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
-from flexinfer.tasks.grpo.plan.standing import Inference, weight_bytes
 from flexinfer.tasks.grpo.problems.choose import choose_problems
 from flexinfer.tasks.grpo.problems.held_out import fewer
 from flexinfer.tasks.grpo.problems.hub import HUB_SETS
-from flexinfer.tasks.grpo.processes import sharing
 
 AT_ONCE = 64
 """Held-out problems that are answered at a time, at most, whatever the size of a step."""
@@ -55,7 +52,7 @@ def needs_more(engine: EngineConfig, config: GrpoConfig, held_out: int) -> bool:
     return config.rollout != "vllm" and engine.max_batch_size < min(held_out, AT_ONCE)
 
 
-def widened(setting: Setting, held_out: int, free: int) -> EngineConfig:
+def widened(setting: Setting, free: int, held_out: int) -> EngineConfig:
     """Return settings with a batch for `held_out` problems, or for as many as fit; never less.
 
     `free` is what there is, in bytes, before weights are loaded. A --kv-memory that was given
@@ -73,15 +70,7 @@ def widened(setting: Setting, held_out: int, free: int) -> EngineConfig:
 def widened_beside(
     options: ModelOptions, engine: EngineConfig, config: GrpoConfig, held_out: int, n_processes: int
 ) -> EngineConfig:
-    """Do what `widened` does where the weights of `options` are loaded already.
-
-    `engine.max_seq_length` holds the longest prompt and completion.
-    """
+    """Do what `widened` does where the weights of `options` are loaded already."""
     if not needs_more(engine, config, held_out):
         return engine
-    model, longest = outline(options), chosen(engine.max_seq_length)
-    prompt = longest - chosen(config.max_completion_length)
-    inference = Inference(model, chosen(config.lora_rank), options.lora_mode)
-    batch = batch_plan(config, prompt, n_processes)
-    free = available_memory(model.device) // sharing(model.device.type) + weight_bytes(model)
-    return widened(Setting(model, inference, engine, config, batch, prompt), held_out, free)
+    return widened(*setting_beside(options, engine, config, n_processes), held_out=held_out)

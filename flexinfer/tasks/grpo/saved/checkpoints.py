@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SETTINGS = "train_grpo.json"
 FREE = frozenset(
     {
-        *("max_steps", "save_steps", "eval_size"),
+        *("max_steps", "save_steps", "eval_size", "gradient_checkpointing"),
         *("output_dir", "resume", "report", "report_to", "stats_path"),
     }
 )

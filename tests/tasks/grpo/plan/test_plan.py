@@ -21,7 +21,9 @@ from flexinfer.weights.names import ModelName
 TINY = ModelOptions(model="tiny-gemma4", device="cpu")
 LARGE = ModelOptions(model="qwen3-4b", dtype="bfloat16", device="cpu")
 GIB = 2**30
-MATH: dict[str, Any] = {"dataset": "gsm8k", "max_prompt_length": 512, "sleep": True}
+MATH: dict[str, Any] = {
+    "dataset": "gsm8k", "max_prompt_length": 512, "sleep": True, "gradient_checkpointing": True,
+}  # fmt: skip
 
 
 def size(plan: Plan, name: str) -> int:

@@ -1,0 +1,37 @@
+"""Whether a backward pass computes activations anew: where they would not fit, and only there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flexinfer.engine.memory import human
+from flexinfer.tasks.grpo.plan.fit import Part, kv_phase, needed
+from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
+
+SPARE = 0.75
+"""Part of the free memory that a run may plan for with all activations kept: they are estimated."""
+
+
+def settled(setting: Setting, free: int) -> tuple[Setting, tuple[str, ...]]:
+    """Return the setting with gradient checkpointing on or off, and what to say of a choice.
+
+    Nothing is chosen where the user has. `free` is what there is, in bytes, before weights are
+    loaded. TRL's vLLM takes a share of the device that no plan knows, so there it is on.
+    """
+    config = setting.config
+    if config.gradient_checkpointing is not None:
+        return setting, ()
+    kept = setting._replace(config=replace(config, gradient_checkpointing=False))
+    if config.rollout == "vllm":
+        return _on(setting), ("gradient checkpointing: on, beside vllm",)
+    cache = Part("KV cache", kv_phase(config), setting.kv().wanted)
+    wanted = needed(parts_of(kept), cache)
+    figures = f"{human(wanted)} of {human(free)} with activations kept"
+    if wanted <= SPARE * free:
+        return kept, (f"gradient checkpointing: off ({figures})",)
+    return _on(setting), (f"gradient checkpointing: on (it would take {figures})",)
+
+
+def _on(setting: Setting) -> Setting:
+    """Return the setting with gradient checkpointing."""
+    return setting._replace(config=replace(setting.config, gradient_checkpointing=True))
