@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flexinfer.config import EngineConfig, ModelOptions, SamplingParams
     from flexinfer.engine.engine import Engine
-    from flexinfer.engine.outputs import Completion, Request, RequestOutput
+    from flexinfer.engine.requests.outputs import Completion, Request, RequestOutput
 
 __version__ = "0.1.0"
 __all__ = [
@@ -27,9 +27,9 @@ __all__ = [
 
 _HOMES = {
     "Engine": "flexinfer.engine.engine",
-    "Completion": "flexinfer.engine.outputs",
-    "Request": "flexinfer.engine.outputs",
-    "RequestOutput": "flexinfer.engine.outputs",
+    "Completion": "flexinfer.engine.requests.outputs",
+    "Request": "flexinfer.engine.requests.outputs",
+    "RequestOutput": "flexinfer.engine.requests.outputs",
     "EngineConfig": "flexinfer.config",
     "ModelOptions": "flexinfer.config",
     "SamplingParams": "flexinfer.config",

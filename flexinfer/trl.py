@@ -9,7 +9,7 @@ TRL's own GRPOTrainer takes it too, and then corrects nothing: it trusts a `roll
 
 from __future__ import annotations
 
-from flexinfer.backends.options import RolloutOptions
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.config import ChatTemplate, EngineConfig, LoraMode
 from flexinfer.tasks.grpo.live_rollout import LiveRollout
 from flexinfer.tasks.grpo.training.correction import Correction

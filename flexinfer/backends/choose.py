@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from importlib.util import find_spec
 
-from flexinfer.backends.protocol import Checkpoint
+from flexinfer.backends.base.protocol import Checkpoint
 from flexinfer.config import ModelOptions, Report, quiet
 from flexinfer.errors import EnvironmentUnfit, UsageError
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flexinfer.backends.loaded import LoadedCheckpoint
+from flexinfer.backends.base.loaded import LoadedCheckpoint
 from flexinfer.config import EngineConfig, LoraMode, Report
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
+from flexinfer.engine.requests.outputs import EngineStats, Request, RequestOutput
 from flexinfer.weights.adapters.adapter import Adapter
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flexinfer.backends.options import RolloutOptions
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.config import EngineConfig, LoraMode, Report, quiet
 from flexinfer.errors import UsageError
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
+    from flexinfer.backends.base.protocol import Backend
     from flexinfer.backends.flex import FlexBackend
-    from flexinfer.backends.protocol import Backend
     from flexinfer.weights.load import LoadedModel
 
 

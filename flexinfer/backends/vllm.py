@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flexinfer.backends.huggingface.module import Call
+from flexinfer.backends.base.call import Call
 from flexinfer.config import EngineConfig, LoraMode, SamplingParams
-from flexinfer.engine.limits import refusal
-from flexinfer.engine.outputs import EngineStats, Request, RequestOutput, checked
-from flexinfer.engine.results import Results, Sample, samples_of
+from flexinfer.engine.requests.limits import refusal
+from flexinfer.engine.requests.outputs import EngineStats, Request, RequestOutput, checked
+from flexinfer.engine.requests.results import Results, Sample, samples_of
 from flexinfer.engine.steps.state import kind_of
 from flexinfer.errors import UsageError
 from flexinfer.kernels.sampler import SamplerKind

@@ -10,21 +10,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from flexinfer.backends.base.options import ENGINES_OWN
 from flexinfer.backends.vllm import VllmBackend
 from flexinfer.config import EngineConfig, ModelOptions, Report
-from flexinfer.engine.limits import known_positions, limits
+from flexinfer.engine.requests.limits import known_positions, limits
 from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory, UsageError, one_line
 from flexinfer.weights import names, sources
 from flexinfer.weights.families import text_config
-
-IDLE = (
-    "attention",
-    "fa4_prefill",
-    "prefill_kernel_options",
-    "decode_kernel_options",
-    "batch_invariant",
-)
-"""Fields of EngineConfig that mean nothing to vLLM."""
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes as max_lora_rank."""
@@ -74,7 +66,7 @@ class VllmCheckpoint:
 
     def open(self, config: EngineConfig, report: Report) -> VllmBackend:
         """Build vLLM's engine; raises EnvironmentUnfit or NotEnoughMemory with its own words."""
-        for name in IDLE:
+        for name in ENGINES_OWN:
             if vars(config)[name] != vars(EngineConfig())[name]:
                 raise UsageError(f"--{name.replace('_', '-')} means nothing to vllm")
         known = known_positions(self._config)

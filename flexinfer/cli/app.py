@@ -1,4 +1,4 @@
-"""How typer's commands behave here: plain help in sections, and errors as failures.py has them."""
+"""How typer's commands behave here: plain help in sections, and errors as terminal.failures has."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def _command(name: str, command: Any) -> Command:
 
 
 def _values(metavar: str) -> tuple[str, ...]:
-    """Return the values that a metavar stands for, where they can be listed (see options.py)."""
+    """Return the values that a metavar stands for, where they can be listed (arguments.options)."""
     if metavar == "MODEL":
         from flexinfer.weights.names import ALIASES
 

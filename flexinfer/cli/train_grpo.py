@@ -95,12 +95,13 @@ def _dry_run(
     widen: bool,
 ) -> int:
     """Show what a run would do and need; what it would refuse by its name is refused here, too."""
-    from flexinfer.tasks.grpo.names import check_names, check_work
+    from flexinfer.tasks.grpo.names import check_names, check_unheard, check_work
     from flexinfer.tasks.grpo.plan.run import plan_run, render
     from flexinfer.tasks.grpo.plan.scoring import held_out_of
     from flexinfer.tasks.grpo.processes import count, is_first
 
     check_names(config)
+    check_unheard(options, engine, config)
     rollout_options.check(config.rollout)
     check_work(config)
     said: list[str] = []

@@ -14,11 +14,11 @@ from transformers import PreTrainedTokenizerBase
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.core.sequence import Group
 from flexinfer.core.sequence import Sequence as Row
-from flexinfer.engine.limits import refusal
 from flexinfer.engine.memory import memory_told
 from flexinfer.engine.notices import weights_notices
-from flexinfer.engine.outputs import EngineStats, Request, RequestOutput, checked
-from flexinfer.engine.results import Results, Sample, samples_of
+from flexinfer.engine.requests.limits import refusal
+from flexinfer.engine.requests.outputs import EngineStats, Request, RequestOutput, checked
+from flexinfer.engine.requests.results import Results, Sample, samples_of
 from flexinfer.engine.setup import set_up
 from flexinfer.engine.sleep import sleep, wake
 from flexinfer.engine.steps.graphs import DecodeRunner

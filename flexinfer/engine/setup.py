@@ -26,11 +26,11 @@ from flexinfer.attention.tables import PageTables
 from flexinfer.config import EngineConfig
 from flexinfer.core.pages import PagePool
 from flexinfer.core.scheduler import Scheduler
+from flexinfer.engine.forms import Forms, forms_of, merge_of, obstacle_of
 from flexinfer.engine.invariant import check_invariant
-from flexinfer.engine.limits import Limits, known_positions, limits
 from flexinfer.engine.memory import PagePlan, available_memory, plan_pages
 from flexinfer.engine.notices import notices_of, sight
-from flexinfer.engine.steps.forms import Forms, forms_of, merge_of, obstacle_of
+from flexinfer.engine.requests.limits import Limits, known_positions, limits
 from flexinfer.engine.steps.programs import Programs
 from flexinfer.engine.steps.state import SlotState
 from flexinfer.errors import EnvironmentUnfit

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from flexinfer.config import Report, quiet
+from flexinfer.engine.forms import obstacle_of
 from flexinfer.engine.memory import memory_told
-from flexinfer.engine.steps.forms import obstacle_of
 from flexinfer.errors import EnvironmentUnfit
 from flexinfer.models.catalog import build_decoder
 
@@ -29,7 +29,7 @@ def tune_module(module: nn.Module, report: Report = quiet) -> tuple[str, ...]:
     weight, decoder = next(module.parameters()), build_decoder(module)
     if (obstacle := obstacle_of(decoder, weight)) is not None:
         raise EnvironmentUnfit(f"--tune has no own kernels to measure: {obstacle}")
-    from flexinfer.engine.steps.shapes import shapes_of
+    from flexinfer.engine.shapes import shapes_of
     from flexinfer.kernels.fast.tiles.store import check_writable, write
     from flexinfer.kernels.fast.tuning.trials import CudaTimer
     from flexinfer.kernels.fast.tuning.tune import tune

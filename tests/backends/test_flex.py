@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from flexinfer.backends.base.protocol import Backend, Checkpoint
 from flexinfer.backends.choose import load_checkpoint
-from flexinfer.backends.protocol import Backend, Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, SamplingParams, quiet
-from flexinfer.engine.outputs import Request
+from flexinfer.engine.requests.outputs import Request
 from flexinfer.tasks.bench.measure.rig import checkpoint_cost
 from flexinfer.tasks.bench.run import BenchConfig, run_bench
 from tests.support.tiny import VOCAB, save_tiny

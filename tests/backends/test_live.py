@@ -8,11 +8,11 @@ import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
 
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.backends.live import open_live
-from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import EngineConfig, LoraMode
 from flexinfer.errors import UsageError
-from tests.backends.test_hf import assert_near
+from tests.backends.huggingface.test_hf import assert_near
 from tests.support.engines import loaded
 from tests.support.rollouts import (
     DENSE,

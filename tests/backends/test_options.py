@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.backends.options import COMPILE_MODES, RolloutOptions
+from flexinfer.backends.base.options import COMPILE_MODES, RolloutOptions
 from flexinfer.errors import UsageError
 
 GIVEN: list[tuple[str, dict[str, Any]]] = [

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from flexinfer.backends.flex import FlexBackend, FlexCheckpoint
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import Completion, EngineStats, Request, RequestOutput
+from flexinfer.engine.requests.outputs import Completion, EngineStats, Request, RequestOutput
 from flexinfer.errors import NotEnoughMemory
 from flexinfer.tasks.bench.compare.gate import Gate
 from flexinfer.tasks.bench.measure import rows

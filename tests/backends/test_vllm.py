@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from flexinfer.backends.base.protocol import Checkpoint
 from flexinfer.backends.choose import load_checkpoint
-from flexinfer.backends.protocol import Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, quiet
 from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory, UsageError
 from flexinfer.tasks.bench.run import BenchConfig, run_bench

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.engine.limits import known_positions, limits
+from flexinfer.engine.requests.limits import known_positions, limits
 from flexinfer.errors import UsageError
 
 

@@ -13,7 +13,7 @@ import pytest
 from torch import Tensor
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import Completion
+from flexinfer.engine.requests.outputs import Completion
 from flexinfer.engine.steps.programs import Programs
 from tests.support.engines import assert_greedy, complete
 from tests.support.mutants import run_changed, shift_windows

@@ -16,7 +16,7 @@ from transformers import (
 
 from flexinfer.config import EngineConfig, SamplingParams, resolve_sampling
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import Completion
+from flexinfer.engine.requests.outputs import Completion
 from flexinfer.errors import UsageError
 from tests.support.engines import (
     assert_greedy,

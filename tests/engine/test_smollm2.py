@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flexinfer import Engine, EngineConfig, Request, SamplingParams
-from flexinfer.engine.chat import encode_chat
+from flexinfer.engine.requests.chat import encode_chat
 from flexinfer.weights.load import LoadedModel
 from tests.support.smollm2 import needs_smollm2, smollm2
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import Completion
+from flexinfer.engine.requests.outputs import Completion
 from tests.support.engines import complete, ids_of, request, toy_tokenizer
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES

@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 from flexinfer.config import EngineConfig
 from flexinfer.engine import tuning
 from flexinfer.engine.setup import set_up
-from flexinfer.engine.steps.shapes import Lookups, shapes_of
+from flexinfer.engine.shapes import Lookups, shapes_of
 from flexinfer.errors import EnvironmentUnfit, WriteFailed
 from flexinfer.kernels.fast.tiles import store
 from flexinfer.kernels.fast.tiles.format import shipped

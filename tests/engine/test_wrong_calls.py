@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import Request
+from flexinfer.engine.requests.outputs import Request
 from flexinfer.errors import UsageError
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import RequestOutput
+from flexinfer.engine.requests.outputs import RequestOutput
 from flexinfer.engine.steps.graphs import DecodeRunner, bucket_for
 from flexinfer.kernels.sampler import SamplerKind
 from tests.support.cuda import LIMITS, tiny_on_cuda, wide_on_cuda

@@ -163,19 +163,25 @@ def test_the_fast_sampler_is_the_plain_one(vocab: int) -> None:
         assert torch.equal(state.tensors.positions[:count], positions + 1)
 
 
+@pytest.mark.parametrize("adapted", [False, True])
 def test_activations_leave_shared_memory_to_what_reads_them(
-    monkeypatch: pytest.MonkeyPatch,
+    adapted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from flexinfer.kernels.fast import launch
     from flexinfer.kernels.fast.glue import act_mul
+    from flexinfer.kernels.fast.lora.add import lora_gated
 
     asked: list[int] = []
     monkeypatch.setattr(launch, "_prefer_shared", asked.append)
-    act_mul(torch.randn(16, 512, device="cuda", dtype=torch.bfloat16), "silu")
+    if adapted:
+        partials = torch.randn(2, 16, 128 + 16, device="cuda")
+        lora_gated(partials, torch.randn(128, 16, device="cuda").bfloat16(), "silu", (8, 8))
+    else:
+        act_mul(torch.randn(16, 512, device="cuda", dtype=torch.bfloat16), "silu")
     monkeypatch.undo()
-    launch.keep_shared(SimpleNamespace(function=asked[0]))
+    launch.ask_shared(SimpleNamespace(function=asked[0]))
     driver, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
     error = driver.cuFuncGetAttribute(
         ctypes.byref(found), launch.CARVEOUT, ctypes.c_void_p(asked[0])
     )
-    assert (error, found.value) == (0, launch.SHARED)
+    assert (error, found.value) == (0, launch.SHARED_PERCENT)

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import Completion
+from flexinfer.engine.requests.outputs import Completion
 from tests.support.cuda import LIMITS, cast, tiny_on_cuda, wide_on_cuda
 from tests.support.engines import (
     assert_greedy,

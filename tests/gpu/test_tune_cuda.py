@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
-from flexinfer.engine.steps.shapes import shapes_of
+from flexinfer.engine.shapes import shapes_of
 from flexinfer.kernels.fast.attention import DecodeTile
 from flexinfer.kernels.fast.gemm import gated_matmul, matmul
 from flexinfer.kernels.fast.nf4.matmul import nf4_matmul

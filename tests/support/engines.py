@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from flexinfer.config import EngineConfig, SamplingParams
 from flexinfer.core.scheduler import Scheduler
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import Completion, Request
+from flexinfer.engine.requests.outputs import Completion, Request
 from flexinfer.engine.steps.loop import Machinery
 from flexinfer.weights.load import LoadedModel
 from tests.support.oracle import hf_logits

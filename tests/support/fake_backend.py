@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flexinfer.backends.protocol import Backend
+from flexinfer.backends.base.protocol import Backend
 from flexinfer.config import EngineConfig, ModelOptions, Report
-from flexinfer.engine.outputs import Completion, EngineStats, Request, RequestOutput
+from flexinfer.engine.requests.outputs import Completion, EngineStats, Request, RequestOutput
 from flexinfer.tasks.bench.run import BenchConfig, BenchReport, Rig, run_bench
 from flexinfer.tasks.roofline import StepCost
 

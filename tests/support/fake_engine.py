@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions, Report
-from flexinfer.engine.outputs import Completion, EngineStats, Request, RequestOutput
+from flexinfer.engine.requests.outputs import Completion, EngineStats, Request, RequestOutput
 
 BOS, EOS = 256, 257
 LONGEST = 512

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import Completion
+from flexinfer.engine.requests.outputs import Completion
 from flexinfer.engine.steps.graphs import DecodeRunner
 from flexinfer.engine.steps.prefill import PrefillRunner
 from tests.support.engines import machinery, request

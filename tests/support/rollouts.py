@@ -10,11 +10,11 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import PreTrainedModel
 
+from flexinfer.backends.base.options import RolloutOptions
+from flexinfer.backends.base.protocol import Backend
 from flexinfer.backends.live import open_live
-from flexinfer.backends.options import RolloutOptions
-from flexinfer.backends.protocol import Backend
 from flexinfer.config import EngineConfig
-from flexinfer.engine.outputs import Completion, Request
+from flexinfer.engine.requests.outputs import Completion, Request
 from tests.support.engines import LIMITS, OVERRIDES, loaded, request
 from tests.support.tiny import FAMILIES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flexinfer.engine.chat import encode_chat
+from flexinfer.engine.requests.chat import encode_chat
 from flexinfer.weights.load import LoadedModel
 from tests.support.smollm2 import needs_smollm2, smollm2
 

@@ -186,13 +186,6 @@ def _manager(module: PreTrainedModel, session: Session) -> Iterator[Any]:
         manager.stop(block=True, keep_for_next_session=session.persistent)
         if not session.persistent:
             manager.destroy()
-            _drop_workspaces()
-
-
-def _drop_workspaces() -> None:
-    """Have torch free cuBLAS's workspaces: it keeps those of streams that are no more (64 MiB)."""
-    if torch.cuda.is_available():
-        torch._C._cuda_clearCublasWorkspaces()
 
 
 def _warm(module: PreTrainedModel, session: Session) -> Any:

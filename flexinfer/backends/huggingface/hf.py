@@ -15,10 +15,12 @@ from transformers import (
     StoppingCriteriaList,
 )
 
+from flexinfer.backends.base.call import Call
+from flexinfer.backends.base.options import ENGINES_OWN
 from flexinfer.backends.huggingface.hf_steps import Draw, End
 from flexinfer.backends.huggingface.lend import Lender
-from flexinfer.backends.huggingface.module import Call, ModuleBackend
-from flexinfer.engine.results import Sample
+from flexinfer.backends.huggingface.module import ModuleBackend
+from flexinfer.engine.requests.results import Sample
 from flexinfer.errors import EnvironmentUnfit, UsageError
 
 
@@ -30,16 +32,7 @@ class HfBackend(ModuleBackend):
     """
 
     name = "hf"
-    idle = (
-        "page_size",
-        "kv_memory",
-        "prefill_tokens",
-        "attention",
-        "fa4_prefill",
-        "prefill_kernel_options",
-        "decode_kernel_options",
-        "batch_invariant",
-    )
+    idle = ("page_size", "kv_memory", "prefill_tokens", *ENGINES_OWN)
 
     def _said(self, module: PreTrainedModel) -> tuple[str, ...]:
         """Say what runs; raises UsageError for graphs, EnvironmentUnfit for compiling on a CPU."""

@@ -20,15 +20,17 @@ from transformers import (
     PreTrainedModel,
 )
 
+from flexinfer.backends.base.call import Call
+from flexinfer.backends.base.options import ENGINES_OWN
 from flexinfer.backends.huggingface.cb_api import Work, batching_config, check_continuous_batching
 from flexinfer.backends.huggingface.cb_session import Got, Served, Session, Wanted, serve
 from flexinfer.backends.huggingface.kept_mass import kept_mass
 from flexinfer.backends.huggingface.lend import Lender
-from flexinfer.backends.huggingface.module import Call, ModuleBackend
+from flexinfer.backends.huggingface.module import ModuleBackend
 from flexinfer.config import EngineConfig, SamplingParams
-from flexinfer.engine.outputs import Request
-from flexinfer.engine.results import Sample
-from flexinfer.engine.seeds import mix
+from flexinfer.engine.requests.outputs import Request
+from flexinfer.engine.requests.results import Sample
+from flexinfer.engine.requests.seeds import mix
 from flexinfer.engine.steps.state import kind_of
 from flexinfer.errors import UsageError
 from flexinfer.kernels.sampler import SamplerKind
@@ -57,13 +59,7 @@ class HfCbBackend(ModuleBackend):
     """Groups of requests through a manager of continuous batching, kept or built for each call."""
 
     name = "hf-cb"
-    idle = (
-        "attention",
-        "fa4_prefill",
-        "prefill_kernel_options",
-        "decode_kernel_options",
-        "batch_invariant",
-    )
+    idle = ENGINES_OWN
     _kept: tuple[Settings, Work] | None = None
 
     def _said(self, module: PreTrainedModel) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
-from flexinfer.backends.huggingface.module import Call
-from flexinfer.engine.outputs import EngineStats
-from flexinfer.engine.results import Sample
+from flexinfer.backends.base.call import Call
+from flexinfer.engine.requests.outputs import EngineStats
+from flexinfer.engine.requests.results import Sample
 from flexinfer.engine.steps.state import kind_of
 from flexinfer.kernels.sampler import Sampled, SamplerKind, SamplerRows, sample
 

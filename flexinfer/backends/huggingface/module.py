@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from transformers import PreTrainedModel
 
+from flexinfer.backends.base.call import Call
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.backends.huggingface.lend import Lender
-from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import EngineConfig, LoraMode, Report, quiet
-from flexinfer.engine.limits import known_positions, limits, refusal
 from flexinfer.engine.memory import memory_told
-from flexinfer.engine.outputs import EngineStats, Request, RequestOutput, checked
-from flexinfer.engine.results import Results, Sample, samples_of
-from flexinfer.engine.steps.nonfinite import NOT_FINITE, finite
+from flexinfer.engine.requests.limits import known_positions, limits, refusal
+from flexinfer.engine.requests.outputs import EngineStats, Request, RequestOutput, checked
+from flexinfer.engine.requests.results import Results, Sample, samples_of
 from flexinfer.errors import UsageError
 from flexinfer.weights.adapters.adapter import Adapter
 from flexinfer.weights.load import LoadedModel
 
 GENERATING = ("generating", "lower --max-batch-size or --max-new-tokens")
-
-
-@dataclass
-class Call:
-    """One `generate` on its way: results so far, and the outputs that are complete, by index."""
-
-    requests: dict[int, Request]
-    results: Results
-    started: float = field(default_factory=time.perf_counter)
-    outputs: dict[int, RequestOutput] = field(default_factory=dict)
-
-    def add(self, sample: Sample, token: int, logprob: float, policy_logprob: float) -> bool:
-        """Append a token to a sample; return whether the sample is over."""
-        if sample.request in self.outputs:
-            return True
-        if not finite(logprob, policy_logprob):
-            self.refuse(sample, NOT_FINITE)
-            return True
-        if not self.results.add(sample, token, logprob, policy_logprob):
-            return False
-        if (output := self.results.complete(sample)) is not None:
-            self.outputs[sample.request] = output
-        return True
-
-    def refuse(self, sample: Sample, error: str) -> None:
-        """Give up the whole request of a sample."""
-        if sample.request not in self.outputs:
-            self.outputs[sample.request] = self.results.refuse(sample.request, error)
 
 
 class ModuleBackend(ABC):

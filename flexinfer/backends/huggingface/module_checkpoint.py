@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from flexinfer.backends.base.loaded import LoadedCheckpoint
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.backends.huggingface.hf import HfBackend
 from flexinfer.backends.huggingface.hf_cb import HfCbBackend
 from flexinfer.backends.huggingface.module import ModuleBackend
 from flexinfer.backends.huggingface.peft_put import put_adapter
-from flexinfer.backends.loaded import LoadedCheckpoint
-from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import EngineConfig, Report
 from flexinfer.weights.load import LoadedModel
 

@@ -1,1 +1,1 @@
-"""One turn of the loop: batches, their padded shapes, programs and graphs over them."""
+"""The loop of a call, and what a step of it is made of: batches, programs, graphs."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flexinfer.attention.tables import upload
-from flexinfer.engine.outputs import EngineStats
+from flexinfer.engine.requests.outputs import EngineStats
 from flexinfer.engine.steps.programs import Programs
 from flexinfer.kernels.sampler import SamplerKind
 

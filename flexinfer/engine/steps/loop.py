@@ -19,8 +19,8 @@ from flexinfer.config import Report
 from flexinfer.core.scheduler import Scheduler
 from flexinfer.core.sequence import Sequence as Row
 from flexinfer.core.step import Chunk, Step
-from flexinfer.engine.outputs import EngineStats, RequestOutput
-from flexinfer.engine.results import Results, Sample
+from flexinfer.engine.requests.outputs import EngineStats, RequestOutput
+from flexinfer.engine.requests.results import Results, Sample
 from flexinfer.engine.steps.graphs import DecodeRunner, bucket_for
 from flexinfer.engine.steps.nonfinite import NOT_FINITE, doomed, finite, scrub
 from flexinfer.engine.steps.prefill import PrefillRunner

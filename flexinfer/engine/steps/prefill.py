@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from flexinfer.core.step import Chunk
-from flexinfer.engine.outputs import EngineStats
+from flexinfer.engine.requests.outputs import EngineStats
 from flexinfer.engine.steps.batch import HostBatch, prefill_batch, views
 from flexinfer.engine.steps.graphs import capture
 from flexinfer.engine.steps.programs import Programs

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flexinfer.kernels.fast.act import capped, gelu_tanh, silu
-from flexinfer.kernels.fast.launch import await_inputs, dependent, keep_shared, release_next
+from flexinfer.kernels.fast.launch import ask_shared, await_inputs, dependent, release_next
 
 BLOCK = 1024
 
@@ -75,7 +75,8 @@ def act_mul(
         gate, up, out, T, N, gate.stride(-2), up.stride(-2), BLOCK,
         activation == "gelu_pytorch_tanh", parts, up_TN is None, pdl, num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
-    keep_shared(launched)
+    if pdl:
+        ask_shared(launched)
     return out
 
 

@@ -45,20 +45,20 @@ def dependent(x: Tensor, rows: int) -> bool:
 
 
 CARVEOUT = 9
-"""CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT of the CUDA driver API, in percent."""
-SHARED = 72
+"""The number of CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT in the CUDA driver API."""
+SHARED_PERCENT = 72
 """What is asked for: room for the blocks of any product here, the rest stays L1."""
 
 
-def keep_shared(launched: Any) -> None:
-    """Have a kernel with little shared memory of its own leave the multiprocessors more.
+def ask_shared(launched: Any) -> None:
+    """Have a kernel that uses little shared memory leave more to those that follow it early.
 
     Left to itself, the driver gives nearly all of it to L1 while such a kernel runs, and the blocks
     of a dependent kernel that start meanwhile find no room: worth asking for between activations,
     whose blocks are on every multiprocessor, and the 4-bit product that reads them (on an H200 half
     of that product's time at 16 rows). `launched` is what a launch returned: the compiled kernel,
     None where it was interpreted. It holds from the next launch on, so a kernel must have run
-    before a graph captures it. It is a hint: the driver may not take it.
+    before a graph captures it. The driver may not take it.
     """
     if launched is not None:
         _prefer_shared(launched.function)
@@ -68,4 +68,5 @@ def keep_shared(launched: Any) -> None:
 def _prefer_shared(function: int) -> None:
     """State the preference once for a function of the CUDA driver."""
     driver = ctypes.CDLL("libcuda.so.1")
-    driver.cuFuncSetAttribute(ctypes.c_void_p(function), CARVEOUT, SHARED)
+    error = driver.cuFuncSetAttribute(ctypes.c_void_p(function), CARVEOUT, SHARED_PERCENT)
+    assert error == 0, f"cuFuncSetAttribute: CUDA driver error {error}"

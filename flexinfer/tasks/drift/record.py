@@ -9,7 +9,7 @@ import torch
 
 from flexinfer.config import EngineConfig, Report, SamplingParams
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import Request, RequestOutput
+from flexinfer.engine.requests.outputs import Request, RequestOutput
 from flexinfer.errors import RequestError, UsageError
 from flexinfer.tasks.drift.config import DriftConfig
 from flexinfer.tasks.drift.fingerprint import inference_sha, weights_sha

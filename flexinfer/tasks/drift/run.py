@@ -90,7 +90,7 @@ def _work(
     loaded: LoadedModel, engine: EngineConfig, config: DriftConfig, notice: Callable[[str], None]
 ) -> tuple[tuple[Prompt, ...], EngineConfig]:
     """Return the prompts, and the engine's settings with room for them; raises UsageError."""
-    from flexinfer.engine.limits import known_positions
+    from flexinfer.engine.requests.limits import known_positions
     from flexinfer.engine.setup import PAGE_SIZE
     from flexinfer.models.catalog import build_decoder
     from flexinfer.tasks.drift.prompts import draw, lengths

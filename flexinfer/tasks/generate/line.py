@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from flexinfer.config import SamplingParams
-from flexinfer.engine.chat import check_messages
+from flexinfer.engine.requests.chat import check_messages
 from flexinfer.errors import RequestError
 
 Message = Mapping[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from flexinfer.engine.outputs import Request, RequestOutput
+from flexinfer.engine.requests.outputs import Request, RequestOutput
 from flexinfer.tasks.generate.input import Item
 
 Record = dict[str, Any]

@@ -13,9 +13,9 @@ from flexinfer.config import (
     SamplingParams,
     resolve_sampling,
 )
-from flexinfer.engine.chat import encode_chat, encode_raw, only_text
-from flexinfer.engine.limits import known_positions
-from flexinfer.engine.outputs import Request
+from flexinfer.engine.requests.chat import encode_chat, encode_raw, only_text
+from flexinfer.engine.requests.limits import known_positions
+from flexinfer.engine.requests.outputs import Request
 from flexinfer.errors import OutOfRange, RequestError, UsageError
 from flexinfer.tasks.generate.input import Item
 from flexinfer.tasks.generate.records import Record, failed_record, origin

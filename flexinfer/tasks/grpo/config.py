@@ -106,8 +106,8 @@ class GrpoConfig:
 
 
 _Rule = tuple[Callable[[Any], bool], str]
-_COUNT: _Rule = (lambda v: 1 <= v <= MOST, f"1 to {MOST}")
-_COUNT_FROM_ZERO: _Rule = (lambda v: 0 <= v <= MOST, f"0 to {MOST}")
+_COUNT: _Rule = (lambda v: type(v) is int and 1 <= v <= MOST, f"1 to {MOST}")
+_COUNT_FROM_ZERO: _Rule = (lambda v: type(v) is int and 0 <= v <= MOST, f"0 to {MOST}")
 _POSITIVE: _Rule = (lambda v: 0 < v <= sys.float_info.max, "a number above 0")
 _FROM_ZERO: _Rule = (lambda v: 0 <= v <= sys.float_info.max, "0 or more")
 _RULES: Mapping[str, _Rule] = MappingProxyType(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flexinfer.config import SamplingParams
-from flexinfer.engine.outputs import Request, RequestOutput
+from flexinfer.engine.requests.outputs import Request, RequestOutput
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.problems.problem_set import Encode
 from flexinfer.tasks.grpo.rewards.choose import choose_rewards

@@ -7,8 +7,8 @@ from typing import Any
 
 from datasets import IterableDataset
 
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.backends.live import open_live
-from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import ChatTemplate, EngineConfig, LoraMode, ModelOptions
 from flexinfer.errors import UsageError
 from flexinfer.tasks.grpo.problems.problem_set import Prompt

@@ -12,12 +12,12 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, TypeVar
 
-from flexinfer.engine.seeds import mix
+from flexinfer.engine.requests.seeds import mix
 from flexinfer.errors import EnvironmentUnfit, UsageError, one_line
 
 if TYPE_CHECKING:
     from flexinfer.config import Device
-    from flexinfer.engine.outputs import Completion
+    from flexinfer.engine.requests.outputs import Completion
     from flexinfer.tasks.grpo.rollout import Times
     from flexinfer.tasks.grpo.training.correction import Gap
 

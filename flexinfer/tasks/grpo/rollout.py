@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flexinfer.backends.protocol import Backend
+from flexinfer.backends.base.protocol import Backend
 from flexinfer.config import SamplingParams
-from flexinfer.engine.outputs import Completion, Request, RequestOutput
-from flexinfer.engine.seeds import mix
+from flexinfer.engine.requests.outputs import Completion, Request, RequestOutput
+from flexinfer.engine.requests.seeds import mix
 from flexinfer.errors import RequestError, StaleWeights
 from flexinfer.tasks.grpo.problems.problem_set import Encode, Prompt
 from flexinfer.tasks.threads import own_threads

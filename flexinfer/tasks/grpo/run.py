@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flexinfer.backends.options import RolloutOptions
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.tasks.environment import environment, now
 from flexinfer.tasks.grpo.config import GrpoConfig

@@ -14,11 +14,11 @@ from torch import nn
 from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.backends.live import open_live
-from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import EngineConfig, ModelOptions, Report
-from flexinfer.engine.chat import encode_chat, encode_raw
-from flexinfer.engine.limits import known_positions
+from flexinfer.engine.requests.chat import encode_chat, encode_raw
+from flexinfer.engine.requests.limits import known_positions
 from flexinfer.errors import UsageError
 from flexinfer.tasks.grpo import processes
 from flexinfer.tasks.grpo.arguments import checked

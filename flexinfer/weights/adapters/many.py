@@ -32,19 +32,18 @@ def scaled_all(factors: Sequence[tuple[Tensor, float]]) -> list[Tensor]:
 
 
 def copies_on(device: torch.device, tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return contiguous copies of tensors on a device; dtypes stay.
+    """Return contiguous copies of tensors on a device, in memory of their own; dtypes stay.
 
-    Those of a dtype lie in one block of memory, so a copy of the same tensors takes just as much,
-    which many blocks of an allocator's do not: it leaves what is too little to split.
+    Those of a dtype are views of one block, which any of them keeps. So copies of the same tensors
+    always take as much memory: of many blocks, an allocator leaves what is too little to split.
     """
     given = [tensor.detach() for tensor in tensors]
-    made: list[Tensor] = list(given)
+    parts = {}
     for dtype in dict.fromkeys(tensor.dtype for tensor in given):
-        places = [place for place, tensor in enumerate(given) if tensor.dtype == dtype]
-        some = [given[place] for place in places]
+        some = [tensor for tensor in given if tensor.dtype == dtype]
         block = torch.empty(sum(one.numel() for one in some), dtype=dtype, device=device)
-        parts = _unflatten_dense_tensors(block, some)  # type: ignore[no-untyped-call]  # torch's
-        for place, part in zip(places, parts, strict=True):
-            made[place] = part
+        views = _unflatten_dense_tensors(block, some)  # type: ignore[no-untyped-call]  # torch's
+        parts[dtype] = iter(views)
+    made: list[Tensor] = [next(parts[tensor.dtype]) for tensor in given]
     copy_all(made, given)
     return made

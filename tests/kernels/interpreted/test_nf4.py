@@ -22,7 +22,7 @@ forms = pytest.mark.parametrize("form", [APART, LEFT])
 rows = pytest.mark.parametrize("rows", [1, 16, 19])
 
 
-shares = pytest.mark.parametrize(("inputs", "split"), [(384, 1), (384, 3), (448, 3)])
+splits = pytest.mark.parametrize(("inputs", "split"), [(384, 1), (384, 3), (448, 3)])
 """The last: 7 turns of 64, of which the last share has one and the others three."""
 
 
@@ -42,7 +42,7 @@ def leaf(outputs: int, dtype: torch.dtype = torch.float32, inputs: int = INPUTS)
 
 @rows
 @forms
-@shares
+@splits
 def test_each_share_is_the_product_of_its_inputs(
     rows: int, inputs: int, split: int, form: int
 ) -> None:
@@ -74,7 +74,7 @@ def test_outputs_that_no_tile_divides(form: int) -> None:
 
 @forms
 @pytest.mark.parametrize("ranks", [3, 40])
-@shares
+@splits
 def test_beside_the_ranks_of_a_side_path(inputs: int, split: int, ranks: int, form: int) -> None:
     x, w, a = normal(19, inputs), leaf(80, inputs=inputs), normal(ranks, inputs, seed=3)
     found = nf4_lora_matmul(x, w, a, Nf4Tile(16, 32, 64, split, 2, 3, form))

@@ -74,6 +74,7 @@ def test_products_with_4_bit_weights_tried_are_those_that_the_kernels_take(rows:
         assert len(families) > 2
         tiles = [tile for family in families for tile in family.tiles]
         assert all(fits("nf4", (outputs, inputs), tile) for tile in tiles)
+        assert all((t.split - 1) * -(-inputs // t.BK // t.split) * t.BK < inputs for t in tiles)
         wide = outputs > candidates.WIDEST_SPLIT and rows > 32
         assert ({tile.split for tile in tiles} == {1}) == wide
         assert {tile.form for tile in tiles} == ({APART, LEFT} if rows > 16 else {APART})
@@ -139,6 +140,7 @@ def test_what_won_before_would_be_tried_again() -> None:
 @pytest.mark.parametrize(
     ("kind", "tile"),
     [
+        ("nf4", Nf4Tile(16, 32, 64, 5, 2, 3)),
         ("matmul", Tile(16, 48, 64, 1, 4, 3, 1)),
         ("matmul", Tile(16, 64, 64, 3, 4, 3, 1)),
         ("matmul", Tile(16, 64, 64, 0, 4, 3, 1)),
@@ -160,3 +162,11 @@ def test_what_won_before_would_be_tried_again() -> None:
 )  # fmt: skip
 def test_what_a_kernel_does_not_take(kind: str, tile: Any) -> None:
     assert not fits(kind, (256, 512), tile)
+
+
+def test_shares_of_4_bit_weights_may_differ_but_none_is_empty() -> None:
+    """Eight turns: 3, 3 and 2; of five shares of two, one would be empty."""
+    taken = [
+        split for split in range(1, 10) if fits("nf4", (256, 512), Nf4Tile(16, 32, 64, split, 2, 3))
+    ]
+    assert taken == [1, 2, 3, 4, 8]

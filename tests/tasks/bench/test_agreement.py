@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.engine.outputs import Completion, RequestOutput
+from flexinfer.engine.requests.outputs import Completion, RequestOutput
 from flexinfer.tasks.bench.compare.agreement import HELD, ProbeSample, held_against
 from flexinfer.tasks.bench.compare.side_by_side import (
     OTHER_ROUNDING,

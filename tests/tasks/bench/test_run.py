@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flexinfer.config import EngineConfig
-from flexinfer.engine.outputs import RequestOutput
+from flexinfer.engine.requests.outputs import RequestOutput
 from flexinfer.tasks.roofline import LayerRead, StepCost
 from tests.support.fake_backend import (
     FakeBackend,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flexinfer.config import EngineConfig
-from flexinfer.engine.outputs import RequestOutput
+from flexinfer.engine.requests.outputs import RequestOutput
 from flexinfer.errors import NotEnoughMemory, UsageError, WriteFailed
 from flexinfer.tasks.bench.run import Rig, run_bench, write_stats
 from tests.support.fake_backend import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.backends.protocol import Checkpoint
+from flexinfer.backends.base.protocol import Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.tasks.bench.run import run_bench

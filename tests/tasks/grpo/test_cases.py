@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import RequestOutput
+from flexinfer.engine.requests.outputs import RequestOutput
 from flexinfer.tasks.grpo.records.log import completions
 from flexinfer.tasks.grpo.saved.checkpoints import save
 from flexinfer.weights.digest import digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from flexinfer.engine.outputs import Completion, RequestOutput
+from flexinfer.engine.requests.outputs import Completion, RequestOutput
 from flexinfer.tasks.grpo.rollout import Rollout
 
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flexinfer.kernels.fast.act import gelu_tanh, silu
-from flexinfer.kernels.fast.launch import await_inputs, dependent, keep_shared, release_next
+from flexinfer.kernels.fast.launch import ask_shared, await_inputs, dependent, release_next
 
 BM, BN = 16, 64
 """Rows and outputs of a block: small, so that few rows make enough blocks to hide latency."""
@@ -153,7 +153,8 @@ def lora_gated(partials: Tensor, b_2NR: Tensor, activation: str, ranks: tuple[in
         ranks[0], len(partials), activation == "gelu_pytorch_tanh", pdl,
         num_warps=_warps(ranks), launch_pdl=pdl,
     )  # fmt: skip
-    keep_shared(launched)
+    if pdl:
+        ask_shared(launched)
     return out
 
 

@@ -69,7 +69,8 @@ def nf4_dequantise_kernel(
 def nf4_matmul(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> Tensor:
     """Return [M, N] in the dtype of `x`, or fp32 partial sums [S, M, N] where the tile splits K.
 
-    K must be a multiple of BK and BK of 64. The leaf's bias is not added.
+    K must be a multiple of BK with a turn for every share, and BK of 64. The leaf's bias is not
+    added.
     """
     (M, K), N = x_MK.shape, leaf.rows
     check_nf4(x_MK, leaf, tile)

@@ -87,7 +87,7 @@ def share_inputs(inputs: int, tile: Nf4Tile) -> int:
     return -(-(inputs // tile.BK) // tile.split) * tile.BK
 
 
-def shares_out(inputs: int, tile: Nf4Tile) -> bool:
+def whole_shares(inputs: int, tile: Nf4Tile) -> bool:
     """Return whether every share of a split product has a turn at least, and turns are whole."""
     return inputs % tile.BK == 0 and (tile.split - 1) * share_inputs(inputs, tile) < inputs
 
@@ -95,7 +95,7 @@ def shares_out(inputs: int, tile: Nf4Tile) -> bool:
 def check_nf4(x_MK: Tensor, leaf: Nf4, tile: Nf4Tile) -> None:
     """Assert what the kernels take for granted."""
     assert x_MK.dtype == leaf.dtype, (x_MK.dtype, leaf.dtype)
-    assert shares_out(x_MK.shape[1], tile), (x_MK.shape, tile)
+    assert whole_shares(x_MK.shape[1], tile), (x_MK.shape, tile)
     assert x_MK.is_contiguous(), "rows must be contiguous"
     assert leaf.packed.is_contiguous(), "bytes must be row-major"
     assert leaf.absmax.is_contiguous(), "scales must be row-major"

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from flexinfer.kernels.fast.attention import DecodeTile
-from flexinfer.kernels.fast.nf4.tile import APART, LEAST_SHARE, LEFT, Nf4Tile, shares_out, ways
+from flexinfer.kernels.fast.nf4.tile import APART, LEAST_SHARE, LEFT, Nf4Tile, ways, whole_shares
 from flexinfer.kernels.fast.prefill import PrefillTile
 from flexinfer.kernels.fast.tile import Tile
 
@@ -120,7 +120,7 @@ def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
     sound = (rows or _block(tile.BM)) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
     divides = sound and N % tile.BN == 0
     if isinstance(tile, Nf4Tile):
-        divides = divides and shares_out(K, tile)
+        divides = divides and whole_shares(K, tile)
         known = tile.BK % 64 == 0 and tile.form in (APART, LEFT)
         known &= LEAST_SHARE * ways(tile) <= tile.BK
     else:

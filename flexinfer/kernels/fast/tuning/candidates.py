@@ -20,7 +20,7 @@ from flexinfer.kernels.fast.tiles.format import LEAST_KEYS, fits
 SPLITS = (1, 2, 3, 4, 5, 6, 8)
 DECODE_SPLITS = (1, 2, 4, 8, 16)
 LEAST_INPUTS = 256
-"""Inputs that a share of a split product has at least; fewer do not fill its pipeline."""
+"""Inputs of a share of a split product at least, on average: fewer do not fill its pipeline."""
 MOST_WAVES = 5.3
 """Blocks, in multiples of the multiprocessors, beyond which a split only adds partial sums."""
 NF4_SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 16, 19)

@@ -15,8 +15,8 @@ from hashlib import sha256
 from itertools import chain, cycle, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from flexinfer.backends.protocol import Backend
-from flexinfer.engine.outputs import Request, RequestOutput
+from flexinfer.backends.base.protocol import Backend
+from flexinfer.engine.requests.outputs import Request, RequestOutput
 from flexinfer.tasks.bench.compare.agreement import ProbeSample
 from flexinfer.tasks.bench.compare.gate import Gate, judge
 from flexinfer.tasks.bench.config import BenchConfig

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flexinfer.backends.base.protocol import Backend, Checkpoint
 from flexinfer.backends.choose import load_checkpoint
-from flexinfer.backends.protocol import Backend, Checkpoint
 from flexinfer.config import ModelOptions, Report
 from flexinfer.tasks.bench.measure.rounds import Clock
 from flexinfer.tasks.bench.measure.tuning import tune_checkpoint

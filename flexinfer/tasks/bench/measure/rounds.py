@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from flexinfer.backends.protocol import Backend
+from flexinfer.backends.base.protocol import Backend
 from flexinfer.config import SamplingParams
-from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
+from flexinfer.engine.requests.outputs import EngineStats, Request, RequestOutput
 from flexinfer.tasks.bench.config import BenchConfig
 from flexinfer.tasks.bench.measure.progress import Progress, duration
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from traceback import print_exception
 
-from flexinfer.backends.protocol import Backend, Checkpoint
+from flexinfer.backends.base.protocol import Backend, Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.errors import FlexinferError, UsageError, failure_of
 from flexinfer.tasks.bench.compare.agreement import HELD

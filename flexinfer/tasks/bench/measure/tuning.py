@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flexinfer.backends.protocol import Checkpoint
+from flexinfer.backends.base.protocol import Checkpoint
 from flexinfer.config import EngineConfig, Report
 from flexinfer.errors import UsageError
 

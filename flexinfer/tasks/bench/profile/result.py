@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flexinfer.engine.outputs import Request
+from flexinfer.engine.requests.outputs import Request
 from flexinfer.tasks.roofline import StepCost
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from flexinfer.backends.base.protocol import Backend
 from flexinfer.backends.flex import FlexBackend
-from flexinfer.backends.protocol import Backend
 from flexinfer.tasks.bench.profile.call import call_figures, traced_call
 from flexinfer.tasks.bench.profile.figures import Floor, kernels_per_layer, op_rows, over_floor
 from flexinfer.tasks.bench.profile.kernels import device_launches, host_launches, top_kernels

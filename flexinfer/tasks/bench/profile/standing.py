@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import Request
+from flexinfer.engine.requests.outputs import Request
 from flexinfer.engine.steps.loop import Machinery
 from flexinfer.engine.steps.state import kind_of
 from flexinfer.kernels.sampler import SamplerKind

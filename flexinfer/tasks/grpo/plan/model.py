@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flexinfer.config import ModelOptions
-from flexinfer.engine.limits import known_positions
+from flexinfer.engine.requests.limits import known_positions
 from flexinfer.errors import EnvironmentUnfit
 from flexinfer.weights import checkpoint, gguf, hub, names, place, skeleton
 from flexinfer.weights.families import text_config

@@ -14,7 +14,7 @@ from torch import nn
 
 from flexinfer.attention.cache import bytes_per_page
 from flexinfer.config import EngineConfig
-from flexinfer.engine.limits import limits
+from flexinfer.engine.requests.limits import limits
 from flexinfer.engine.setup import PAGE_SIZE
 from flexinfer.models.decoder import Decoder
 from flexinfer.tasks.grpo.plan.batch import BatchPlan

@@ -17,7 +17,7 @@ from flexinfer.tasks.grpo.plan.beside import setting_beside
 from flexinfer.tasks.grpo.plan.fit import kv_phase, room_for
 from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
 from flexinfer.tasks.grpo.problems.choose import choose_problems
-from flexinfer.tasks.grpo.problems.held_out import fewer
+from flexinfer.tasks.grpo.problems.held_out import shortfall
 from flexinfer.tasks.grpo.problems.hub import HUB_SETS
 
 AT_ONCE = 64
@@ -27,14 +27,15 @@ AT_ONCE = 64
 def held_out_of(config: GrpoConfig, notice: Callable[[str], None] = lambda line: None) -> int:
     """Return how many held-out problems are scored; of a hub's set AT_ONCE at most.
 
-    Nobody goes to the hub for it. `notice` hears where there are fewer than --eval-size wants.
+    Nobody goes to the hub for it, or measures prompts. `notice` hears where there are fewer than
+    --eval-size wants.
     """
     known, wanted = _known_held_out(config), config.eval_size
     found = AT_ONCE if known is None else known
     if wanted is None:
         return found
     if known is not None:
-        for line in fewer(config.dataset, known, wanted):
+        for line in shortfall(config.dataset.lower(), known, wanted):
             notice(line)
     return min(found, wanted)
 

@@ -11,13 +11,13 @@ def first_held_out(problems: Problems, wanted: int | None) -> Problems:
     """Keep the first `wanted` held-out problems, all where None; says where there are fewer."""
     if wanted is None:
         return problems
-    short = fewer(problems.name, len(problems.held_out), wanted)
+    short = shortfall(problems.name, len(problems.held_out), wanted)
     return replace(
         problems, held_out=problems.held_out[:wanted], notices=(*problems.notices, *short)
     )
 
 
-def fewer(name: str, found: int, wanted: int) -> tuple[str, ...]:
+def shortfall(name: str, found: int, wanted: int) -> tuple[str, ...]:
     """Say that the set `name` has fewer held-out problems than --eval-size wants, where it has."""
     if found >= wanted:
         return ()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from flexinfer.engine.chat import GRPO_SYSTEM
+from flexinfer.engine.requests.chat import GRPO_SYSTEM
 from flexinfer.errors import EnvironmentUnfit, one_line
 from flexinfer.tasks.grpo.extras import need
 from flexinfer.tasks.grpo.problems.problem_set import Problems, Row, user_says

@@ -11,7 +11,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any
 
-from flexinfer.engine.chat import check_messages
+from flexinfer.engine.requests.chat import check_messages
 from flexinfer.errors import RequestError
 from flexinfer.tasks.grpo.problems.problem_set import Message, Prompt, Row
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flexinfer.engine.outputs import Completion
+from flexinfer.engine.requests.outputs import Completion
 from flexinfer.tasks.grpo.records.record import GrpoReport, StepRecord
 from flexinfer.tasks.grpo.records.rollouts_file import RolloutLine, RolloutsFile
 from flexinfer.tasks.grpo.records.stats_file import write_stats
@@ -44,9 +44,9 @@ class Log:
         self._on_step(record)
 
     def hear(self, line: str) -> None:
-        """Tell what became known on the way, and keep it for the next write."""
-        self.report = replace(self.report, notices=(*self.report.notices, line))
+        """Tell what became known on the way, and write it; raises WriteFailed."""
         self._notice(line)
+        self.update(notices=(*self.report.notices, line))
 
     def update(self, **values: Any) -> None:
         """Put values into the report, and write it; raises WriteFailed."""

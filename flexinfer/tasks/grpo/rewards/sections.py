@@ -7,7 +7,7 @@ nothing. All searches take linear time, whatever a completion repeats.
 
 from __future__ import annotations
 
-from flexinfer.engine.chat import SOLUTION_END, SOLUTION_START, WORKING_END, WORKING_START
+from flexinfer.engine.requests.chat import SOLUTION_END, SOLUTION_START, WORKING_END, WORKING_START
 
 MARKERS = (WORKING_END, SOLUTION_START, SOLUTION_END)
 """The markers that a completion has to bring."""

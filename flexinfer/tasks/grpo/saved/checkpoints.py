@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 SETTINGS = "train_grpo.json"
 FREE = frozenset(
-    {
-        *("max_steps", "save_steps", "eval_size", "gradient_checkpointing"),
-        *("output_dir", "resume", "report", "report_to", "stats_path"),
-    }
+    {"max_steps", "save_steps", "eval_size", "gradient_checkpointing", "output_dir", "resume"}
+    | {"report", "report_to", "stats_path"}
 )
 """What a resumed run may choose anew."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.backends.protocol import Backend
+from flexinfer.backends.base.protocol import Backend
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.models.catalog import build_decoder

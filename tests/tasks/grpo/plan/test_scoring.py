@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.backends.options import RolloutOptions
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.config import EngineConfig, ModelOptions, quiet
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.run import Plan, plan_run, render

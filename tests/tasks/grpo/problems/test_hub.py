@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.engine.chat import GRPO_SYSTEM, GRPO_TEMPLATE
+from flexinfer.engine.requests.chat import GRPO_SYSTEM, GRPO_TEMPLATE
 from flexinfer.errors import EnvironmentUnfit
 from flexinfer.tasks.grpo.problems.choose import choose_problems
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexinfer.engine.chat import GRPO_TEMPLATE
+from flexinfer.engine.requests.chat import GRPO_TEMPLATE
 from flexinfer.tasks.grpo.rewards.sections import MARKERS, exact_solution, solution
 
 START = "<start_working_out>"

@@ -1,4 +1,4 @@
-"""Settings of the Hugging Face rollouts, which the other back ends have no use for."""
+"""Settings that not every back end has a use for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from dataclasses import dataclass
 
 from flexinfer.errors import UsageError
 
+ENGINES_OWN = (
+    "attention",
+    "fa4_prefill",
+    "prefill_kernel_options",
+    "decode_kernel_options",
+    "batch_invariant",
+)
+"""Fields of EngineConfig that mean nothing but to this package's own engine."""
 OF_MODULE = ("hf", "hf-cb")
 """Back ends that run the Hugging Face module's own forward."""
 COMPILE_MODES = (

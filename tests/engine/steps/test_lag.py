@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.outputs import RequestOutput
+from flexinfer.engine.requests.outputs import RequestOutput
 from flexinfer.engine.steps.loop import Loop
 from tests.support.engines import assert_greedy, assert_idle, complete, few_pages, ids_of, request
 from tests.support.prompts import prompts_of

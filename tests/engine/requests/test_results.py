@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexinfer.config import SamplingParams
-from flexinfer.engine.outputs import Completion, Request
-from flexinfer.engine.results import Results, Sample
+from flexinfer.engine.requests.outputs import Completion, Request
+from flexinfer.engine.requests.results import Results, Sample
 from tests.support.engines import toy_tokenizer
 
 EOS = 1

@@ -13,13 +13,13 @@ import torch
 from transformers import ContinuousBatchingConfig
 from transformers.generation.continuous_batching import continuous_api, utils
 
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.backends.choose import load_checkpoint
 from flexinfer.backends.huggingface import cb_session
 from flexinfer.backends.huggingface.cb_api import Work, batching_config, check_continuous_batching
 from flexinfer.backends.huggingface.hf_cb import HfCbBackend
-from flexinfer.backends.options import RolloutOptions
 from flexinfer.config import ModelOptions
-from flexinfer.engine.outputs import Request
+from flexinfer.engine.requests.outputs import Request
 from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.names import check_names

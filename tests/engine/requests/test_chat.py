@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flexinfer.config import ChatTemplate
-from flexinfer.engine.chat import (
+from flexinfer.engine.requests.chat import (
     GRPO_SYSTEM,
     SOLUTION_END,
     SOLUTION_START,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from flexinfer.config import EngineConfig, LoraMode, Report
-from flexinfer.engine.outputs import EngineStats, Request, RequestOutput
+from flexinfer.engine.requests.outputs import EngineStats, Request, RequestOutput
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

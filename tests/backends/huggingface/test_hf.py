@@ -17,8 +17,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from flexinfer.backends.options import RolloutOptions
-from flexinfer.engine.outputs import Completion
+from flexinfer.backends.base.options import RolloutOptions
+from flexinfer.engine.requests.outputs import Completion
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from tests.support.engines import request, tiny, toy_tokenizer
 from tests.support.prompts import TOLERANCE

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.backends.huggingface.lend import Lender
-from flexinfer.backends.options import RolloutOptions
 from flexinfer.errors import EnvironmentUnfit
 from tests.support.engines import request
 from tests.support.rollouts import PROMPTS, fresh, live, requests, samples, with_lora

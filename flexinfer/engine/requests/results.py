@@ -12,8 +12,8 @@ from functools import partial
 from transformers import PreTrainedTokenizerBase
 
 from flexinfer.config import SamplingParams
-from flexinfer.engine.outputs import Completion, Request, RequestOutput
-from flexinfer.engine.seeds import mix
+from flexinfer.engine.requests.outputs import Completion, Request, RequestOutput
+from flexinfer.engine.requests.seeds import mix
 
 TOKENS_PER_CHARACTER = 4
 """UTF-8 bytes of a character: more tokens than this cannot be needed for one."""

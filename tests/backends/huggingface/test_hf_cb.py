@@ -10,11 +10,11 @@ import torch
 from transformers import PreTrainedModel
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.backends.huggingface import cb_session
 from flexinfer.backends.huggingface.cb_session import Served
-from flexinfer.backends.options import RolloutOptions
 from flexinfer.errors import EnvironmentUnfit, UsageError
-from tests.backends.test_hf import assert_own
+from tests.backends.huggingface.test_hf import assert_own
 from tests.support.engines import request, tiny
 from tests.support.rollouts import (
     PROMPTS,

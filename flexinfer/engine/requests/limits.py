@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from flexinfer.engine.outputs import Request
+from flexinfer.engine.requests.outputs import Request
 from flexinfer.errors import UsageError
 
 DEFAULT_MAX_SEQ_LENGTH = 4096

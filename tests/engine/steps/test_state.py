@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flexinfer.config import SamplingParams
-from flexinfer.engine.seeds import mix
+from flexinfer.engine.requests.seeds import mix
 from flexinfer.engine.steps.state import SlotState, kind_of
 from flexinfer.kernels.sampler import SamplerKind
 

@@ -1,0 +1,1 @@
+"""What all back ends share: the protocol, options, a loaded model, a call on its way."""

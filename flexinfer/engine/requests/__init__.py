@@ -1,0 +1,1 @@
+"""What is asked of an engine and what comes back: requests, limits, seeds, results, chats."""
