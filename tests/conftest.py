@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -28,6 +29,9 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # what a shell starts in the background ignores Ctrl-C, and so would all that tests start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"):
     os.environ.pop(name, None)
 

@@ -102,12 +102,15 @@ class VllmBackend:
             self.stats.graph_replays += max(longest) - 1
 
     def _params(self, asked: SamplingParams, sample: Sample) -> Any:
-        """Return vLLM's settings; stop strings are looked for in what comes back."""
+        """Return vLLM's settings; stop strings are looked for in what comes back.
+
+        Without a seed of its own a request draws from vLLM's generator, which is seeded at first.
+        """
         return self.sampling_params(
             n=asked.n,
             temperature=asked.temperature,
             max_tokens=sample.max_new_tokens,
-            seed=sample.seed,
+            seed=None if asked.seed is None else sample.seed,
             logprobs=0,
             detokenize=False,
             ignore_eos=True,

@@ -128,13 +128,13 @@ def test_requests_and_results_are_mapped(folder: str, built: list[FakeLLM]) -> N
     assert backend.stats.graph_replays == 2
 
 
-def test_seeds_are_the_requests_or_differ(folder: str, built: list[FakeLLM]) -> None:
+def test_seeds_are_the_requests_or_vllms_own(folder: str, built: list[FakeLLM]) -> None:
     backend = checkpoint(folder).open(CONFIG, quiet)
-    for asked in ({"seed": 4}, {"seed": 4}, {}, {}):
+    for asked in ({"seed": 4}, {"seed": 4}, {"seed": 5}, {}):
         backend.generate([request((5,), max_new_tokens=2, temperature=1.0, **asked)])
     seeds = [call[1][0].seed for call in built[0].calls]
-    assert seeds[0] == seeds[1]
-    assert len(set(seeds)) == 3
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert seeds[3] is None
 
 
 def test_an_eos_ends_a_sample(tmp_path: Path, built: list[FakeLLM]) -> None:

@@ -60,7 +60,12 @@ class Measured:
 def requests_for(
     config: BenchConfig, prompts: Sequence[tuple[int, ...]], max_new_tokens: int
 ) -> list[Request]:
-    """Wrap prompts in the sampling that `config` asks for; request i draws from seed + i."""
+    """Wrap prompts in the sampling that `config` asks for.
+
+    Where EOS may end a sample, request i draws from seed + i, so rounds are of the same lengths.
+    Else what is drawn decides nothing, and seeds are the back end's: vLLM draws request by request
+    where each has its own.
+    """
     return [
         Request(
             prompt_token_ids=prompt,
@@ -69,7 +74,7 @@ def requests_for(
                 temperature=config.temperature,
                 ignore_eos=config.ignore_eos,
                 n=config.n_samples,
-                seed=config.seed + index,
+                seed=None if config.ignore_eos else config.seed + index,
             ),
         )
         for index, prompt in enumerate(prompts)
