@@ -6,7 +6,8 @@ import ast
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,33 @@ def wrong_edges(source: str, file: str) -> list[str]:
 @pytest.mark.parametrize("file", [m for m in MODULES if m not in EXEMPT])
 def test_imports_go_left(file: str) -> None:
     assert not wrong_edges((ROOT / file).read_text(), file)
+
+
+def beside(file: str, sources: Iterable[str]) -> Iterator[tuple[Path, Path]]:
+    """The inner room of a file, or one around it, with each of the rooms beside it that it uses."""
+    for name in sources:
+        used, own = Path(*name.split(".")), Path(file)
+        for depth in range(3, len(own.parts)):
+            mine, theirs = Path(*own.parts[:depth]), Path(*used.parts[:depth])
+            if mine != theirs and mine.parent == theirs.parent and (ROOT / theirs).is_dir():
+                yield mine, theirs
+
+
+def test_inner_rooms_import_one_way() -> None:
+    """Of rooms side by side in a room: no circle, however long."""
+    uses: dict[Path, set[Path]] = {}
+    for file in MODULES:
+        for mine, theirs in beside(file, imported((ROOT / file).read_text(), file)):
+            uses.setdefault(mine, set()).add(theirs)
+    assert len(uses) > 10
+    list(TopologicalSorter(uses).static_order())
+
+
+def test_a_neighbour_is_seen() -> None:
+    file, used = "flexinfer/tasks/bench/lanes/child.py", "flexinfer.tasks.bench.measure.rows.heard"
+    seen = (Path("flexinfer/tasks/bench/lanes"), Path("flexinfer/tasks/bench/measure"))
+    assert list(beside(file, [used])) == [seen]
+    assert not list(beside(file, ["flexinfer.tasks.bench.config.BenchConfig"]))
 
 
 def test_every_room_has_a_place() -> None:

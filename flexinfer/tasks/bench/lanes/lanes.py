@@ -9,8 +9,8 @@ from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import Failure, UsageError, failure_of
 from flexinfer.tasks.bench.compare.side_by_side import form_of
 from flexinfer.tasks.bench.config import BenchConfig
-from flexinfer.tasks.bench.lanes.plan import blank_rows
 from flexinfer.tasks.bench.lanes.weights import options_of
+from flexinfer.tasks.bench.measure.plan import blank_rows
 from flexinfer.tasks.bench.measure.rig import Rig
 from flexinfer.tasks.bench.measure.rows import Listener, measured_rows, prepare
 from flexinfer.tasks.bench.result import BenchResult

@@ -13,9 +13,9 @@ from flexinfer.errors import FlexinferError, UsageError, failure_of
 from flexinfer.tasks.bench.compare.agreement import HELD
 from flexinfer.tasks.bench.compare.gate import Gate
 from flexinfer.tasks.bench.config import BenchConfig
-from flexinfer.tasks.bench.lanes.plan import blank_rows
 from flexinfer.tasks.bench.measure.figures import figures, remarks, roofline_figures
 from flexinfer.tasks.bench.measure.memory import peak, reset_peak
+from flexinfer.tasks.bench.measure.plan import blank_rows
 from flexinfer.tasks.bench.measure.probe import Probed, check_output
 from flexinfer.tasks.bench.measure.progress import Once, Progress
 from flexinfer.tasks.bench.measure.rig import Profiler, Rig, profiled
