@@ -69,7 +69,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
     try:
         held = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError, ValueError, yaml.YAMLError) as error:
+    except (OSError, UnicodeError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(f"{FLAG} {path} cannot be read: {one_line(error)}") from error
     if not isinstance(held, Mapping):
         raise UsageError(f"{FLAG} {path} holds no mapping of options to values")

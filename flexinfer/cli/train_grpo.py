@@ -99,11 +99,13 @@ def _dry_run(
     from flexinfer.tasks.grpo.plan.run import plan_run, render
     from flexinfer.tasks.grpo.plan.scoring import held_out_of
     from flexinfer.tasks.grpo.processes import count, is_first
+    from flexinfer.tasks.grpo.saved.checkpoints import check_outputs
 
     check_names(config)
     check_unheard(options, engine, config)
     rollout_options.check(config.rollout)
     check_work(config)
+    check_outputs(config)
     said: list[str] = []
     held_out = held_out_of(config, said.append)
     planned = plan_run(options, engine, config, processes=count(), held_out=held_out, widen=widen)

@@ -59,11 +59,22 @@ class BatchFlags:
     """How much goes into a step, and how many there are; defaults are a recipe's."""
 
     max_steps: Annotated[
-        int | None, option("--max-steps", panel=BATCH, metavar="N", help="Optimizer steps.")
+        int | None,
+        option(
+            "--max-steps",
+            panel=BATCH,
+            metavar="N",
+            help="Optimizer steps (default: 100; tiny-gemma4: 150).",
+        ),
     ] = None
     num_generations: Annotated[
         int | None,
-        option("--num-generations", panel=BATCH, metavar="N", help="Completions of a prompt."),
+        option(
+            "--num-generations",
+            panel=BATCH,
+            metavar="N",
+            help="Completions of a prompt (default: 4).",
+        ),
     ] = None
     per_device_batch_size: Annotated[
         int | None,
@@ -71,7 +82,7 @@ class BatchFlags:
             "--per-device-batch-size",
             panel=BATCH,
             metavar="N",
-            help="Completions in a forward pass.",
+            help="Completions in a forward pass (default: 4; tiny-gemma4: 256).",
         ),
     ] = None
     gradient_accumulation_steps: Annotated[
@@ -80,12 +91,17 @@ class BatchFlags:
             "--gradient-accumulation-steps",
             panel=BATCH,
             metavar="N",
-            help="Forward passes of a step; all of it is rolled out at once.",
+            help="Forward passes of a step, rolled out at once (default: 4; tiny-gemma4: 1).",
         ),
     ] = None
     max_completion_length: Annotated[
         int | None,
-        option("--max-completion-length", panel=BATCH, metavar="N", help="New tokens at most."),
+        option(
+            "--max-completion-length",
+            panel=BATCH,
+            metavar="N",
+            help="New tokens at most (default: 512; tiny-gemma4: 8).",
+        ),
     ] = None
 
 
@@ -94,7 +110,13 @@ class OptimizerFlags:
     """How the adapter is trained."""
 
     learning_rate: Annotated[
-        float | None, option("--learning-rate", panel=OPTIMIZER, metavar="X", help="At its peak.")
+        float | None,
+        option(
+            "--learning-rate",
+            panel=OPTIMIZER,
+            metavar="X",
+            help="At its peak (default: 5e-6; tiny-gemma4: 2.5e-3).",
+        ),
     ] = None
     lr_scheduler: Annotated[
         str,
@@ -102,7 +124,12 @@ class OptimizerFlags:
     ] = "linear"
     warmup_steps: Annotated[
         int | None,
-        option("--warmup-steps", panel=OPTIMIZER, metavar="N", help="Until the rate's peak."),
+        option(
+            "--warmup-steps",
+            panel=OPTIMIZER,
+            metavar="N",
+            help="Until the rate's peak (default: 10; tiny-gemma4: 5).",
+        ),
     ] = None
     weight_decay: Annotated[
         float, option("--weight-decay", panel=OPTIMIZER, metavar="X", help="AdamW's.")

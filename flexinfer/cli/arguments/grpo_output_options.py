@@ -27,7 +27,12 @@ class RunFlags:
     ] = False
     save_steps: Annotated[
         int | None,
-        option("--save-steps", panel=OUTPUT, metavar="N", help="Steps between checkpoints."),
+        option(
+            "--save-steps",
+            panel=OUTPUT,
+            metavar="N",
+            help="Steps between checkpoints (default: one at the end, or at Ctrl-C).",
+        ),
     ] = None
     report: Annotated[
         str | None,

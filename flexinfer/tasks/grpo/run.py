@@ -60,7 +60,7 @@ def run_grpo(
     from flexinfer.tasks.grpo.records.log import Log
     from flexinfer.tasks.grpo.records.report import write_page
     from flexinfer.tasks.grpo.records.rollouts_file import NAME, RolloutsFile
-    from flexinfer.tasks.grpo.records.stats_file import read_steps
+    from flexinfer.tasks.grpo.records.stats_file import read_earlier
     from flexinfer.tasks.grpo.saved.checkpoints import begin, check_outputs, found
     from flexinfer.tasks.grpo.saved.folder import made
     from flexinfer.tasks.grpo.saved.whole import step_of
@@ -89,8 +89,11 @@ def run_grpo(
             notice(line)
         head = _head(options, rollout_options, parts, started_at)
         if done:
-            steps = read_steps(config.stats_file, done)
-            head = replace(head, steps=steps, train_wall_s=sum(step.step_s for step in steps))
+            steps, before = read_earlier(config.stats_file, done)
+            if not steps:
+                notice(f"no figures of steps 1 to {done}: {config.stats_file} is not there")
+            took = sum(step.step_s for step in steps)
+            head = replace(head, steps=steps, train_wall_s=took, accuracy_before=before)
         rollouts = None
         if first:
             stack.enter_context(made(config.output_dir))
@@ -131,7 +134,8 @@ def _train(
     trainer.add_callback(boundary)
     if parts.rollout is not None:
         parts.rollout.notice = log.hear
-    log.update(accuracy_before=scored(parts, config, "before", notice))
+    before = scored(parts, config, "before", notice)
+    log.update(accuracy_before=log.report.accuracy_before if before is None else before)
     if last is not None and is_over(config, last):
         notice(f"{last.name} has taken every step: its adapter is saved")
         trainer.take_weights(last)

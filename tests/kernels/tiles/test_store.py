@@ -139,7 +139,7 @@ def test_another_triton_wants_its_own(cache: Path) -> None:
     path = path_of(DEVICE)
     path.parent.mkdir(parents=True)
     path.write_text(altered(triton="1.0"))
-    assert "it is of Triton 1.0" in str(read(DEVICE).problem)
+    assert "it is of Triton '1.0'" in str(read(DEVICE).problem)
 
 
 def test_a_file_that_cannot_be_read_is_said() -> None:

@@ -66,6 +66,36 @@ def test_an_interrupted_run_saves_and_goes_on_bit_for_bit(
     assert_same(cut, whole[0])
 
 
+def test_a_run_whose_figures_cannot_be_written_keeps_its_steps(
+    whole: tuple[Path, GrpoReport], tmp_path: Path
+) -> None:
+    """A folder takes the place of the file of statistics after step 2."""
+    cut, figures = tmp_path / "cut", tmp_path / "cut.json"
+
+    def losing(record: StepRecord) -> None:
+        if record.step == 2:
+            figures.unlink()
+            figures.mkdir()
+
+    with pytest.raises(WriteFailed) as failed:
+        run(cut, save_steps=4, on_step=losing)
+    assert failed.value.hint is not None
+    assert failed.value.hint.endswith("step 3 is saved; --resume goes on from there")
+    figures.rmdir()
+    heard: list[str] = []
+    report = run(cut, resume=True, notice=heard.append)
+    assert [step.step for step in report.steps] == [4]
+    assert f"no figures of steps 1 to 3: {figures} is not there" in heard
+    assert_same(cut, whole[0])
+
+
+def test_what_was_right_before_training_stays_known(tmp_path: Path) -> None:
+    first = run(tmp_path / "run", max_steps=1, eval_size=5)
+    assert first.accuracy_before is not None
+    again = run(tmp_path / "run", max_steps=2, resume=True, eval_size=0)
+    assert (again.accuracy_before, again.accuracy_after) == (first.accuracy_before, None)
+
+
 def test_the_adapter_is_saved_before_it_is_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

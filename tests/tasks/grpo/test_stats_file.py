@@ -12,7 +12,7 @@ import pytest
 
 from flexinfer.errors import UsageError, WriteFailed
 from flexinfer.tasks.grpo.records.record import StepRecord
-from flexinfer.tasks.grpo.records.stats_file import check_stats, read_steps, write_stats
+from flexinfer.tasks.grpo.records.stats_file import check_stats, read_earlier, write_stats
 from tests.support.steps import made_report, made_step
 
 PROMISED = {
@@ -80,11 +80,11 @@ def test_steps_are_read_back_up_to_the_one_resumed_from(tmp_path: Path) -> None:
     path = tmp_path / "stats.json"
     steps = tuple(made_step(n, kl=0.5, loss=math.nan if n == 2 else 0.25) for n in range(1, 5))
     write_stats(path, made_report(*steps))
-    found = read_steps(path, 3)
+    found, _ = read_earlier(path, 3)
     assert [step.step for step in found] == [1, 2, 3]
     assert found[0] == steps[0]
     assert math.isnan(found[1].loss)
-    assert read_steps(tmp_path / "none.json", 3) == ()
+    assert read_earlier(tmp_path / "none.json", 3) == ((), None)
     again = made_report(*found).to_json()
     assert json.loads(again)["steps"] == json.loads(path.read_text())["steps"][:3]
 
@@ -97,7 +97,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "stats.json"
     path.write_text(text)
     with pytest.raises(UsageError, match=r"--stats-path .* holds no steps of train-grpo") as caught:
-        read_steps(path, 1)
+        read_earlier(path, 1)
     assert caught.value.hint
 
 
@@ -108,4 +108,4 @@ def test_a_figure_that_is_no_number_is_refused(tmp_path: Path) -> None:
     document["steps"][0]["step"] = "x"
     path.write_text(json.dumps(document))
     with pytest.raises(UsageError, match="holds no steps of train-grpo: step of a step is 'x'"):
-        read_steps(path, 1)
+        read_earlier(path, 1)

@@ -77,11 +77,12 @@ def complaint(document: Any, device: str) -> str | None:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         return "it is not a tile file of this version"
     if document.get("device") != device:
-        return f"it is of {document.get('device')!r}"
+        return f"it is of {document.get('device')!r:.60}"
     if document.get("triton") != triton.__version__:
-        return f"it is of Triton {document.get('triton')}, this is {triton.__version__}"
-    sound = isinstance(document.get("tuned_on"), str) and well_formed(document.get("tiles"))
-    return None if sound else "its tiles are malformed"
+        return f"it is of Triton {document.get('triton')!r:.40}, this is {triton.__version__}"
+    day = document.get("tuned_on")
+    plain = isinstance(day, str) and day.isprintable() and len(day) <= 40
+    return None if plain and well_formed(document.get("tiles")) else "its tiles are malformed"
 
 
 def check_writable(device: str) -> None:

@@ -99,7 +99,7 @@ COLUMNS: tuple[Column, ...] = (
     ("tok/s", lambda row: number(row.decode_tps_median, 1)),
     ("best", lambda row: number(row.decode_tps_best, 1)),
     ("wall s", lambda row: number(row.median_wall_s, 3)),
-    ("prefill tok/s", lambda row: number(row.prefill_tps, 0)),
+    ("prefill/s", lambda row: number(row.prefill_tps, 0)),
     ("ttft s", lambda row: number(row.ttft_s, 3)),
     ("step p50 ms", lambda row: _step(row, "p50")),
     ("p99 ms", lambda row: _step(row, "p99")),

@@ -28,7 +28,7 @@ FIGURES: tuple[tuple[str, Cell], ...] = (
     ("best", lambda row: number(row.decode_tps_best, 1)),
     ("spread %", lambda row: number(row.wall_spread_pct, 1)),
     ("wall s", lambda row: number(row.median_wall_s, 3)),
-    ("prefill tok/s", lambda row: number(row.prefill_tps, 0)),
+    ("prefill/s", lambda row: number(row.prefill_tps, 0)),
     ("decode tok/s", lambda row: number(row.decode_only_tps, 1)),
     ("roofline %", lambda row: number(row.roofline_pct, 1)),
     ("TTFT p50 ms", _of("ttft_ms", "p50", 1)),

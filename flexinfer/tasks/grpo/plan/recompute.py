@@ -26,10 +26,10 @@ def settled(setting: Setting, free: int) -> tuple[Setting, tuple[str, ...]]:
         return _on(setting), ("gradient checkpointing: on, beside vllm",)
     cache = Part("KV cache", kv_phase(config), setting.kv().wanted)
     wanted = needed(parts_of(kept), cache)
-    figures = f"{human(wanted)} of {human(free)} with activations kept"
-    if wanted <= SPARE * free:
-        return kept, (f"gradient checkpointing: off ({figures})",)
-    return _on(setting), (f"gradient checkpointing: on (it would take {figures})",)
+    figures = f"with activations kept {human(wanted)} are needed of {human(free)}"
+    fits = wanted <= SPARE * free
+    line = f"gradient checkpointing: {'off' if fits else 'on'} ({figures})"
+    return kept if fits else _on(setting), (line,)
 
 
 def _on(setting: Setting) -> Setting:

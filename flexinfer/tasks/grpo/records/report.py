@@ -67,7 +67,7 @@ def _x(steps: Sequence[StepRecord]) -> list[int]:
 def _reward(steps: Sequence[StepRecord]) -> Curves:
     """Return the mean reward in the band of its spread within groups."""
     mean = Series(
-        label="mean, ± standard deviation within a group",
+        label="mean, ± standard deviation over the step's completions",
         values=[step.reward for step in steps],
         low=[step.reward - step.reward_std for step in steps],
         high=[step.reward + step.reward_std for step in steps],

@@ -87,7 +87,7 @@ def _step(path: Path, number: int, line: bytes) -> int:
     """Return the step of a line; raises UsageError, with its number, for what is none of ours."""
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(
             f"--resume: line {number} of {path} is no completion: {error}",
             hint="move the file away to go on without it",

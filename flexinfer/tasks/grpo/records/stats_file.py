@@ -28,23 +28,26 @@ def write_stats(path: Path, report: GrpoReport) -> None:
     write_whole(path, report.to_json().encode(), FLAG)
 
 
-def read_steps(path: Path, through: int) -> tuple[StepRecord, ...]:
-    """Return the steps up to `through` of an earlier run's file, none where there is no file.
+def read_earlier(path: Path, through: int) -> tuple[tuple[StepRecord, ...], float | None]:
+    """Return an earlier run's steps up to `through`, and how much it got right before training.
 
-    Raises UsageError where it is of another kind.
+    Nothing where there is no file. Raises UsageError where it is of another kind.
     """
     if not path.is_file():
-        return ()
+        return (), None
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["command"] != "train-grpo":
             raise ValueError(f"it is of {document['command']}")
         steps = [_step(given) for given in document["steps"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        before = document["accuracy_before"]
+        if not isinstance(before, float | None):
+            raise ValueError(f"accuracy_before is {before!r:.60}")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(
             f"{FLAG} {path} holds no steps of train-grpo: {error}", hint="name another file"
         ) from error
-    return tuple(step for step in steps if step.step <= through)
+    return tuple(step for step in steps if step.step <= through), before
 
 
 def _step(given: Mapping[str, Any]) -> StepRecord:

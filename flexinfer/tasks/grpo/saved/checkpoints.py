@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 SETTINGS = "train_grpo.json"
+CARD = "README.md"
 FREE = frozenset(
     {"max_steps", "save_steps", "eval_size", "gradient_checkpointing", "output_dir", "resume"}
     | {"report", "report_to", "stats_path"}
@@ -62,9 +63,9 @@ def found(
     """Return the checkpoint in the output folder to go on from, None for a new run.
 
     It has taken all steps where only the adapter is still to be saved or scored. `notice` hears of
-    newer ones whose writing was broken off. Raises UsageError where a new run would write over an
-    old one, where there is nothing to resume or nothing left to do, where the settings differ, and
-    for a damaged checkpoint. Nothing is written.
+    it, and of newer ones whose writing was broken off. Raises UsageError where a new run would
+    write over an old one, where there is nothing to resume or nothing left to do, where the
+    settings differ, and for a damaged checkpoint. Nothing is written.
     """
     folder = config.output_dir
     last = newest(folder)
@@ -81,7 +82,8 @@ def found(
     _check_steps_left(config, last)
     _check_readable(folder, last)
     for line in broken:
-        notice(f"{line}: going on from {last.name}")
+        notice(line)
+    notice(f"going on from {folder / last.name}")
     return last
 
 
@@ -105,6 +107,7 @@ def save(trainer: Trainer, folder: Path, base: str) -> Path:
         trainer.save_model(str(folder))
         if trainer.args.should_save:
             _name_base(folder / ADAPTER_CONFIG, base)
+            (folder / CARD).write_text(_card(base, folder), encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise WriteFailed(f"cannot write --output-dir {folder}: {one_line(error)}") from error
     return folder
@@ -118,6 +121,15 @@ def _name_base(path: Path, base: str) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     config["base_model_name_or_path"] = base
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _card(base: str, folder: Path) -> str:
+    """Return a card in place of PEFT's, which knows neither the model nor what made the adapter."""
+    return (
+        f"---\nbase_model: {base}\nlibrary_name: peft\ntags: [lora, grpo]\n---\n\n"
+        f"An adapter of {base}, trained by `flexinfer train-grpo`; how is in {SETTINGS}.\n\n"
+        f"    flexinfer generate --model {base} --adapter {folder.name} PROMPT\n"
+    )
 
 
 def newest(folder: Path) -> Path | None:
@@ -157,7 +169,7 @@ def _is_saved(folder: Path, last: Path) -> bool:
     try:
         json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         return cmp(folder / ADAPTER, last / ADAPTER, shallow=False)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
 
 
@@ -166,7 +178,7 @@ def _is_scored(config: GrpoConfig) -> bool:
     try:
         made = json.loads(config.stats_file.read_text(encoding="utf-8"))
         return made["accuracy_before"] is None or made["accuracy_after"] is not None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return True
 
 
@@ -210,7 +222,7 @@ def _check_same(folder: Path, wanted: dict[str, Any]) -> None:
             for name, value in wanted[part].items()
         ]
         same_data = made["data"] == wanted["data"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"--resume: {folder / SETTINGS} cannot be read: {error}") from error
     for flag, was, value in pairs:
         if was != value:

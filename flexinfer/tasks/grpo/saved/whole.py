@@ -47,7 +47,7 @@ def unfinished(checkpoint: Path) -> str | None:
     try:
         state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
         same = state["global_step"] == step_of(checkpoint)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"{STATE} cannot be read: {one_line(error)}"
     return None if same else f"{STATE} is of step {state['global_step']}"
 

@@ -1,4 +1,4 @@
-"""Ctrl-C during training: at once, but never between an optimizer step and the count of it."""
+"""What ends training early keeps its last whole step; Ctrl-C waits while a step is counted."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy
 import torch
 from transformers import TrainerCallback
+
+from flexinfer.errors import FlexinferError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -61,9 +64,9 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers has n
 
     @contextmanager
     def saving(self, trainer: Any) -> Iterator[None]:
-        """Save a checkpoint of the last whole step where training is interrupted.
+        """Save a checkpoint of the last whole step where training is interrupted, or breaks off.
 
-        The KeyboardInterrupt goes on, and says how to go on.
+        The KeyboardInterrupt or FlexinferError goes on, and says how to go on.
         """
         try:
             yield
@@ -76,8 +79,22 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers has n
             self.random.restore()
             trainer._save_checkpoint(trainer.model, trial=None)
             raise type(error)(f"step {step} is saved; --resume goes on from there") from error
+        except FlexinferError as error:
+            self._save_despite(error, trainer)
+            raise
         finally:
             self.release()
+
+    def _save_despite(self, error: FlexinferError, trainer: Any) -> None:
+        """Save the last whole step after an error, where there is one and it can be; it says so."""
+        step = trainer.state.global_step
+        if self.random is None or (Path(trainer.args.output_dir) / f"checkpoint-{step}").exists():
+            return
+        self.random.restore()
+        with suppress(FlexinferError):  # the first error is the one to tell
+            trainer._save_checkpoint(trainer.model, trial=None)
+            saved = f"step {step} is saved; --resume goes on from there"
+            error.hint = saved if error.hint is None else f"{error.hint}; {saved}"
 
     def release(self) -> None:
         """Let signals through again, and the one that came now."""
