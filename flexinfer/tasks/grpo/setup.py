@@ -23,9 +23,7 @@ from flexinfer.errors import UsageError
 from flexinfer.tasks.grpo import processes
 from flexinfer.tasks.grpo.arguments import checked
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.plan.beside import setting_beside
-from flexinfer.tasks.grpo.plan.recompute import settled
-from flexinfer.tasks.grpo.plan.scoring import widened_beside
+from flexinfer.tasks.grpo.plan.beside import fitted_beside
 from flexinfer.tasks.grpo.positions import check_positions
 from flexinfer.tasks.grpo.problems.choose import choose_problems
 from flexinfer.tasks.grpo.problems.held_out import first_held_out
@@ -162,10 +160,8 @@ def assemble(
     assert config.max_completion_length is not None
     every = chain(problems.rows, problems.held_out)
     engine = with_room(engine, config.max_completion_length, every, encode, loaded)
-    if widen:
-        held_out = len(problems.held_out)
-        engine = widened_beside(options, engine, config, held_out, processes.count())
-    config, recomputed = checkpointed(options, engine, config)
+    held_out = len(problems.held_out) if widen else 0
+    engine, config, fits = fitted_beside(options, engine, config, held_out, processes.count())
     notices, rollout, stages = loaded.notices, None, Stages(report)
     if config.rollout != "vllm":
         backend = open_live(
@@ -185,19 +181,8 @@ def assemble(
         engine=engine,
         config=config,
         trainer=_trainer(loaded, model, problems, work.rewards, config, rollout),
-        notices=(*notices, *problems.notices, *said(config, problems), *recomputed),
+        notices=(*notices, *problems.notices, *said(config, problems), *fits),
     )
-
-
-def checkpointed(
-    options: ModelOptions, engine: EngineConfig, config: GrpoConfig
-) -> tuple[GrpoConfig, tuple[str, ...]]:
-    """Return a config that says whether gradients are checkpointed, and what to say of it."""
-    if config.gradient_checkpointing is not None:
-        return config, ()
-    planned = setting_beside(options, engine, config, processes.count())
-    setting, lines = settled(*planned)
-    return setting.config, lines
 
 
 def said(config: GrpoConfig, problems: Problems) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def copies_on(device: torch.device, tensors: Iterable[Tensor]) -> list[Tensor]:
     for dtype in dict.fromkeys(tensor.dtype for tensor in given):
         some = [tensor for tensor in given if tensor.dtype == dtype]
         block = torch.empty(sum(one.numel() for one in some), dtype=dtype, device=device)
-        views = _unflatten_dense_tensors(block, some)  # type: ignore[no-untyped-call]  # torch's
+        views = _unflatten_dense_tensors(block, some)  # type: ignore[no-untyped-call]  # no hints
         parts[dtype] = iter(views)
     made: list[Tensor] = [next(parts[tensor.dtype]) for tensor in given]
     copy_all(made, given)

@@ -1,4 +1,4 @@
-"""What is planned where the weights are loaded already: the same parts, and what memory is left."""
+"""What memory decides of a run, before its weights are loaded or beside them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,41 @@ from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.batch import batch_plan, chosen
 from flexinfer.tasks.grpo.plan.model import outline
 from flexinfer.tasks.grpo.plan.parts import Setting
+from flexinfer.tasks.grpo.plan.recompute import settled
+from flexinfer.tasks.grpo.plan.scoring import needs_more, widened
 from flexinfer.tasks.grpo.plan.standing import Inference, weight_bytes
 from flexinfer.tasks.grpo.processes import sharing
 
 
-def setting_beside(
-    options: ModelOptions, engine: EngineConfig, config: GrpoConfig, n_processes: int
-) -> tuple[Setting, int]:
-    """Return what runs beside loaded weights, and the bytes that there were before them.
+def fitted(setting: Setting, free: int, held_out: int) -> tuple[Setting, tuple[str, ...]]:
+    """Return a setting with its batch widened and gradients checkpointed or not, and what to say.
 
-    `engine.max_seq_length` holds the longest prompt and completion.
+    `free` is what there is, in bytes, before weights are loaded. `held_out` is 0 where the batch
+    is to stay.
     """
+    return settled(setting._replace(engine=widened(setting, free, held_out)), free)
+
+
+def fitted_beside(
+    options: ModelOptions,
+    engine: EngineConfig,
+    config: GrpoConfig,
+    held_out: int,
+    n_processes: int,
+) -> tuple[EngineConfig, GrpoConfig, tuple[str, ...]]:
+    """Do what `fitted` does where the weights of `options` are loaded already.
+
+    `engine.max_seq_length` holds the longest prompt and completion. Nothing is planned where
+    nothing is open: a plan builds the model's outline.
+    """
+    if config.gradient_checkpointing is not None and not needs_more(engine, config, held_out):
+        return engine, config, ()
     model, longest = outline(options), chosen(engine.max_seq_length)
     prompt = longest - chosen(config.max_completion_length)
     inference = Inference(model, chosen(config.lora_rank), options.lora_mode)
     batch = batch_plan(config, prompt, n_processes)
     free = available_memory(model.device) // sharing(model.device.type) + weight_bytes(model)
-    return Setting(model, inference, engine, config, batch, prompt), free
+    setting, lines = fitted(
+        Setting(model, inference, engine, config, batch, prompt), free, held_out
+    )
+    return setting.engine, setting.config, lines

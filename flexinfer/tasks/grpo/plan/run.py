@@ -17,12 +17,11 @@ from flexinfer.tasks.columns import aligned
 from flexinfer.tasks.environment import document, now
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.batch import BatchPlan, batch_plan, chosen
+from flexinfer.tasks.grpo.plan.beside import fitted
 from flexinfer.tasks.grpo.plan.fit import Part, advice, kv_phase, needed
 from flexinfer.tasks.grpo.plan.model import outline
 from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
 from flexinfer.tasks.grpo.plan.passing import KV
-from flexinfer.tasks.grpo.plan.recompute import settled
-from flexinfer.tasks.grpo.plan.scoring import widened
 from flexinfer.tasks.grpo.plan.standing import Inference
 from flexinfer.tasks.grpo.positions import check_positions
 from flexinfer.tasks.grpo.processes import sharing
@@ -111,11 +110,8 @@ def plan_run(
     free = available_memory(model.device) // sharing(model.device.type)
     free = free if available is None else available
     setting = Setting(model, inference, engine, config, batch, prompt)
-    if widen:
-        engine = widened(setting, free, held_out)
-        setting = setting._replace(engine=engine)
-    setting, recomputed = settled(setting, free)
-    config = setting.config
+    setting, recomputed = fitted(setting, free, held_out if widen else 0)
+    engine, config = setting.engine, setting.config
     kv, parts = setting.kv(), parts_of(setting)
     cache = Part("KV cache", kv_phase(config), kv.wanted)
     before = [part for part in parts if part.phase != "training"]

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.config import EngineConfig
 from flexinfer.engine.memory import SHARE
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.plan.beside import setting_beside
 from flexinfer.tasks.grpo.plan.fit import kv_phase, room_for
 from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
 from flexinfer.tasks.grpo.problems.choose import choose_problems
@@ -30,22 +29,23 @@ def held_out_of(config: GrpoConfig, notice: Callable[[str], None] = lambda line:
     Nobody goes to the hub for it, or measures prompts. `notice` hears where there are fewer than
     --eval-size wants.
     """
-    known, wanted = _known_held_out(config), config.eval_size
+    (name, known), wanted = _known_held_out(config), config.eval_size
     found = AT_ONCE if known is None else known
     if wanted is None:
         return found
     if known is not None:
-        for line in shortfall(config.dataset.lower(), known, wanted):
+        for line in shortfall(name, known, wanted):
             notice(line)
     return min(found, wanted)
 
 
-def _known_held_out(config: GrpoConfig) -> int | None:
-    """Return how many problems are held out, None where only the hub knows."""
-    hub_set = HUB_SETS.get(config.dataset.lower())
-    if hub_set is not None:
-        return 0 if hub_set.test is None else None
-    return len(choose_problems(config.dataset, seed=config.seed, count=1).held_out)
+def _known_held_out(config: GrpoConfig) -> tuple[str, int | None]:
+    """Return the data set's name and how many problems it holds out, None where the hub knows."""
+    name = config.dataset.lower()
+    if (hub_set := HUB_SETS.get(name)) is not None:
+        return name, 0 if hub_set.test is None else None
+    problems = choose_problems(config.dataset, seed=config.seed, count=1)
+    return problems.name, len(problems.held_out)
 
 
 def needs_more(engine: EngineConfig, config: GrpoConfig, held_out: int) -> bool:
@@ -66,12 +66,3 @@ def widened(setting: Setting, free: int, held_out: int) -> EngineConfig:
     room = room_for(parts_of(wide), kv_phase(config), free) * SHARE
     fits = wide.kv().holds(min(room, engine.kv_memory or room))
     return replace(engine, max_batch_size=max(engine.max_batch_size, fits))
-
-
-def widened_beside(
-    options: ModelOptions, engine: EngineConfig, config: GrpoConfig, held_out: int, n_processes: int
-) -> EngineConfig:
-    """Do what `widened` does where the weights of `options` are loaded already."""
-    if not needs_more(engine, config, held_out):
-        return engine
-    return widened(*setting_beside(options, engine, config, n_processes), held_out=held_out)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from filecmp import cmp
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
@@ -126,9 +127,9 @@ def _name_base(path: Path, base: str) -> None:
 def _card(base: str, folder: Path) -> str:
     """Return a card in place of PEFT's, which knows neither the model nor what made the adapter."""
     return (
-        f"---\nbase_model: {base}\nlibrary_name: peft\ntags: [lora, grpo]\n---\n\n"
+        f"---\nbase_model: {json.dumps(base)}\nlibrary_name: peft\ntags: [lora, grpo]\n---\n\n"
         f"An adapter of {base}, trained by `flexinfer train-grpo`; how is in {SETTINGS}.\n\n"
-        f"    flexinfer generate --model {base} --adapter {folder.name} PROMPT\n"
+        f"    flexinfer generate --model {quote(base)} --adapter {quote(folder.name)} PROMPT\n"
     )
 
 

@@ -86,9 +86,14 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers has n
             self.release()
 
     def _save_despite(self, error: FlexinferError, trainer: Any) -> None:
-        """Save the last whole step after an error, where there is one and it can be; it says so."""
+        """Save the last whole step after an error, where there is one and it can be; it says so.
+
+        Not of several processes: the others may not be where this one is.
+        """
         step = trainer.state.global_step
-        if self.random is None or (Path(trainer.args.output_dir) / f"checkpoint-{step}").exists():
+        if self.random is None or trainer.args.world_size > 1:
+            return
+        if (Path(trainer.args.output_dir) / f"checkpoint-{step}").exists():
             return
         self.random.restore()
         with suppress(FlexinferError):  # the first error is the one to tell
