@@ -10,12 +10,8 @@ from types import MappingProxyType
 
 from flexinfer.errors import EnvironmentUnfit
 
-UNSUPPORTED = frozenset(
-    {
-        "--fa4-prefill",
-    }
-)
-"""Options, values of options (`--backend hf`) and commands."""
+UNSUPPORTED: frozenset[str] = frozenset()
+"""None now. Options, values of options (`--backend hf`) and commands."""
 
 OF_MODE: Mapping[str, str] = MappingProxyType(
     {"lora": "--adapter", "4bit": "--load-in-4bit", "grpo": "train-grpo"}

@@ -26,6 +26,7 @@ from flexinfer.attention.tables import PageTables
 from flexinfer.config import EngineConfig
 from flexinfer.core.pages import PagePool
 from flexinfer.core.scheduler import Scheduler
+from flexinfer.engine.fa4 import fa4_prefill
 from flexinfer.engine.forms import Forms, forms_of, merge_of, obstacle_of
 from flexinfer.engine.invariant import check_invariant
 from flexinfer.engine.memory import PagePlan, available_memory, plan_pages
@@ -36,7 +37,6 @@ from flexinfer.engine.steps.state import SlotState
 from flexinfer.errors import EnvironmentUnfit
 from flexinfer.kernels.compiled import CompiledOps
 from flexinfer.models.decoder import Decoder, unchanged
-from flexinfer.unsupported import refuse
 from flexinfer.weights.inference import InferenceWeights
 from flexinfer.weights.load import LoadedModel
 
@@ -67,7 +67,7 @@ class Setup:
 
 def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     """Plan memory and build; raises EnvironmentUnfit or NotEnoughMemory."""
-    _refuse_later(config)
+    _check_options(config)
     weight = next(loaded.module.parameters())
     device, on_cuda = weight.device, weight.device.type == "cuda"
     graphs = _graphs(config.cuda_graphs, on_cuda)
@@ -87,12 +87,14 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
         fixed_tile=tile if config.batch_invariant else None,
     )  # fmt: skip
     compiled = choice.name == "flex" and on_cuda
+    kernels = _kernels(choice, page, plan.n_pages, on_cuda, config, forms)
+    kernels, prefill = fa4_prefill(kernels, decoder, config, weight, page)
     programs = Programs(
         prefill_decoder=decoder.with_ops(CompiledOps()) if compiled else decoder,
         decode_decoder=decoder.transformed(_compiler(compiled)),
         cache=PagedKVCache(decoder.specs, plan.n_pages, page, weight.dtype, device),
         tables=PageTables(config.max_batch_size, pool.pages_for(longest), plan.n_pages, device),
-        kernels=_kernels(choice, page, plan.n_pages, on_cuda, config, forms),
+        kernels=kernels,
         state=SlotState(config.max_batch_size, decoder.vocab_size, device),
         tile=tile,
         transform=_compiler(compiled),
@@ -103,18 +105,16 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     said = (*cut, *notices_of(graphs, plan, page, longest, config), *_idle(config, on_cuda))
     if choice.name == "flex" and not on_cuda:
         said = (*said, COMPILES)
-    notices = (attention, *said, *forms.notices)
+    notices = (attention, *prefill, *said, *forms.notices)
     # dense tiles read page counts on the host, which no graph can
     prefill_graphs = graphs and choice.name != "dense"
     return Setup(scheduler, programs, weights, longest, graphs, prefill_graphs, notices)
 
 
-def _refuse_later(config: EngineConfig) -> None:
-    """Refuse options that this version does not carry out or nobody knows; none is ignored."""
+def _check_options(config: EngineConfig) -> None:
+    """Refuse kernel options that nobody knows; none is ignored."""
     check_options("--prefill-kernel-options", config.prefill_kernel_options)
     check_options("--decode-kernel-options", config.decode_kernel_options)
-    if config.fa4_prefill:
-        refuse("--fa4-prefill")
 
 
 def _idle(config: EngineConfig, on_cuda: bool) -> tuple[str, ...]:

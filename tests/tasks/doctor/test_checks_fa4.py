@@ -2,7 +2,7 @@
 
 import pytest
 
-from flexinfer.tasks.doctor.checks.fa4 import supports
+from flexinfer.attention import choose_fa4
 from tests.tasks.doctor.fakes import SYMBOL, look, machine, on_cuda, says
 
 IMPORTS = says({"version": None}, {"names": True})
@@ -46,14 +46,32 @@ def test_a_part_that_misses_something_is_broken_not_missing(tmp_path):
     assert look(here, "flash-attn-4").status == "warn"
 
 
-def test_it_is_run_at_the_head_dims_it_has(tmp_path):
+def test_it_is_run_at_the_model_s_head_shape(tmp_path):
     here = gpu(tmp_path)
-    assert look(here, "flash-attn-4", model="qwen3-4b").status == "ok"
-    assert fa4_calls(here) == [["128"]]
-    gemma = gpu(tmp_path, run=says({"head_dim": 256, "error": 0.01}))
+    line = look(here, "flash-attn-4", model="qwen3-4b")
+    assert line.status == "ok"
+    assert fa4_calls(here) == [["128x4"]]
+    assert "head dims 128 of qwen3-4b" in line.found
+    llama = gpu(tmp_path)
+    assert look(llama, "flash-attn-4", model="llama-3.2-3b-instruct").status == "ok"
+    assert fa4_calls(llama) == [["128x3"]]
+
+
+def test_a_model_with_a_head_dim_that_it_lacks_is_told_so(tmp_path):
+    gemma = gpu(tmp_path)
     line = look(gemma, "flash-attn-4", model="gemma-4-E2B-it")
-    assert fa4_calls(gemma) == [["256"]]
-    assert "head dims 256 of gemma-4-E2B-it" in line.found
+    assert (line.status, fa4_calls(gemma)) == ("ok", [])
+    assert line.why == ("prefill does not use it: FlashAttention 4 has no head dim 512 on sm_90")
+
+
+def test_what_auto_does_is_the_engine_s_own_word(tmp_path, monkeypatch):
+    line = look(gpu(tmp_path), "flash-attn-4", model="qwen3-4b")
+    assert "with --fa4-prefill (asked for; called directly" in line.why
+    assert "auto: not measured faster on sm_90" in line.why
+    measured = frozenset({((9, 0), 128, 4)})
+    monkeypatch.setattr(choose_fa4, "MEASURED_FASTER", measured)
+    line = look(gpu(tmp_path), "flash-attn-4", model="qwen3-4b")
+    assert line.why.startswith("prefill uses it: measured faster on this device")
 
 
 @pytest.mark.parametrize(
@@ -77,32 +95,32 @@ def test_before_hopper_it_is_not_run(tmp_path):
     assert "sm_80" in line.why
 
 
-def test_versions_known_to_be_wrong(tmp_path):
-    blackwell = on_cuda(capability=[10, 0])
-    crash = gpu(tmp_path, beta="4.0.0b9", torch=blackwell)
-    assert look(crash, "flash-attn-4", model="qwen3-4b").status == "warn"
-    skewed = look(gpu(tmp_path, beta="4.0.0b17"), "flash-attn-4", model="qwen3-4b")
-    assert "called directly" in skewed.why
-    newer = gpu(tmp_path, beta="4.0.0b17", torch=on_cuda("2.12.0+cu130"))
-    assert "called directly" not in look(newer, "flash-attn-4", model="qwen3-4b").why
-    before = gpu(tmp_path, beta="4.0.0b16")
-    assert "called directly" not in look(before, "flash-attn-4", model="qwen3-4b").why
-
-
 @pytest.mark.parametrize(
-    ("capability", "head_dim", "beta", "expected"),
+    ("model", "beta", "status"),
     [
-        ((9, 0), 128, "4.0.0b9", True),
-        ((9, 0), 256, "4.0.0b36", True),
-        ((9, 0), 512, "4.0.0b36", False),
-        ((10, 0), 128, "4.0.0b9", True),
-        ((10, 0), 256, "4.0.0b10", False),
-        ((10, 0), 256, "4.0.0b11", True),
-        ((10, 0), 192, "4.0.0b36", False),
-        ((10, 0), 512, "4.0.0b36", False),
-        ((8, 0), 128, "4.0.0b36", False),
-        ((12, 0), 128, "4.0.0b36", False),
+        ("qwen3-4b", "4.0.0b4", "warn"),
+        ("qwen3-4b", "4.0.0b9", "ok"),
+        ("llama-3.2-3b-instruct", "4.0.0b9", "warn"),
+        ("llama-3.2-3b-instruct", "4.0.0b11", "ok"),
     ],
 )
-def test_head_dims_by_capability(capability, head_dim, beta, expected):
-    assert supports(capability, head_dim, beta) is expected
+def test_versions_known_to_be_wrong(tmp_path, model, beta, status):
+    line = look(gpu(tmp_path, beta, torch=on_cuda(capability=[10, 0])), "flash-attn-4", model=model)
+    assert line.status == status
+    assert ("flash-attn-4" in line.fix) is (status == "warn")
+
+
+def test_a_signature_that_does_not_fit_is_told(tmp_path):
+    skewed = look(gpu(tmp_path, beta="4.0.0b17"), "flash-attn-4", model="qwen3-4b")
+    assert "does not fit" in skewed.why
+    newer = gpu(tmp_path, beta="4.0.0b17", torch=on_cuda("2.12.0+cu130"))
+    assert "does not fit" not in look(newer, "flash-attn-4", model="qwen3-4b").why
+    before = gpu(tmp_path, beta="4.0.0b16")
+    assert "does not fit" not in look(before, "flash-attn-4", model="qwen3-4b").why
+
+
+def test_without_pages_on_a_device_it_is_not_run(tmp_path):
+    here = gpu(tmp_path, torch=on_cuda(capability=[12, 0]))
+    line = look(here, "flash-attn-4", model="qwen3-4b")
+    assert (line.status, fa4_calls(here)) == ("ok", [])
+    assert "no KV pages on sm_120" in line.why

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from flexinfer.tasks.doctor.facts.versions import beta, bounds, older, release, within
+from flexinfer.tasks.doctor.facts.versions import bounds, older, release, within
 
 
 @pytest.mark.parametrize(
@@ -14,10 +14,6 @@ from flexinfer.tasks.doctor.facts.versions import beta, bounds, older, release, 
 )
 def test_release(text, numbers):
     assert release(text) == numbers
-
-
-def test_beta():
-    assert (beta("4.0.0b36"), beta("4.0.0.b9"), beta("4.0.0")) == (36, 9, None)
 
 
 @pytest.mark.parametrize(

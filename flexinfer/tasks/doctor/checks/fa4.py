@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from flexinfer.attention.choose_fa4 import HeadShape, choose_for, fa4_obstacle, version_obstacle
 from flexinfer.tasks.doctor.context import Context
+from flexinfer.tasks.doctor.facts.layer_shapes import layer_shapes
 from flexinfer.tasks.doctor.facts.packages import Package, absent, broken, is_there, version
-from flexinfer.tasks.doctor.facts.shapes import shapes
-from flexinfer.tasks.doctor.facts.versions import beta, older
 from flexinfer.tasks.doctor.report import Finding, ok, warn
 
 FA4 = Package(
@@ -16,19 +16,15 @@ FA4 = Package(
     purpose="prefill on Hopper and newer",
     option="--fa4-prefill",
 )
-HOPPER = (9, 0)
-GQA_FIX = 11
-"""The beta that mended GQA ratios which do not divide 128 on sm_100, and brought (256, 256)."""
-
-NEW_SIGNATURE = 17
-"""The beta from which flex's BACKEND="FLASH" of torch 2.11 no longer fits."""
-
 ERROR_LIMIT = 0.05
 """Absolute, bf16 against fp32 on unit Gaussian inputs."""
 
+USUAL = (HeadShape(128, 4),)
+"""Stands in for a model whose config is not at hand."""
+
 
 def flash_attention(context: Context) -> Finding:
-    """Import it, judge its version against torch and the device, and run it where it can run."""
+    """Import it, let the engine's own decision speak, and run it where the engine could use it."""
     if not is_there(context, FA4):
         return absent(context, FA4)
     probe = context.imported(FA4.module)
@@ -38,43 +34,42 @@ def flash_attention(context: Context) -> Finding:
     if probe.error is not None:
         return broken(context, FA4, found, probe.error)
     devices = context.torch.devices
-    if not devices:
-        return ok(f"{found}, importable", "no CUDA device to run it on")
-    if devices[0].capability < HOPPER:
-        why = f"prefill uses flex: FA4 has no use here on {devices[0].architecture}"
-        return ok(f"{found}, importable", why)
-    return _run(context, found, devices[0].capability)
+    capability = devices[0].capability if devices else None
+    heads = _heads(context)
+    text = f"{found}, importable"
+    for shape in heads:
+        if capability is not None and (why := version_obstacle(capability, *shape, found)):
+            return warn(text, why, FA4.fix)
+        if why := fa4_obstacle(capability, *shape, found):
+            return ok(text, f"prefill does not use it: {why}")
+    return _run(context, found, heads, capability)
 
 
-def _run(context: Context, found: str, capability: tuple[int, int]) -> Finding:
-    """Run the model's head dims that the kernel has, and warn of versions known to be wrong."""
-    wanted = _model_head_dims(context)
-    able = [dim for dim in wanted if supports(capability, dim, found)]
-    text = f"{found}, head dims {', '.join(map(str, able)) or 'none'} of {context.target.label}"
-    if able:
-        probe = context.device_probe("fa4", *map(str, able), timeout_s=240.0)
-        bad = [row.get("failed") for row in probe.rows if not row.get("error", 1.0) <= ERROR_LIMIT]
-        if probe.error is not None or bad:
-            reason = probe.error or bad[0] or "wrong result"
-            return broken(context, FA4, found, str(reason))
-    number = beta(found)
-    if number is not None and capability >= (10, 0) and number < GQA_FIX:
-        why = f"before beta {GQA_FIX}, GQA ratios that do not divide 128 crash on sm_100"
-        return warn(text, why, FA4.fix)
-    if (number is None or number >= NEW_SIGNATURE) and older(context.torch.version or "", (2, 12)):
-        return ok(text, "flex's FLASH back end of this torch does not fit it; called directly")
-    return ok(text)
+def _run(
+    context: Context,
+    found: str,
+    heads: tuple[HeadShape, ...],
+    capability: tuple[int, int] | None,
+) -> Finding:
+    """Run the model's head shapes, and say what auto does with it and how it is called."""
+    dims = ", ".join(str(shape.head_dim) for shape in heads)
+    text = f"{found}, head dims {dims} of {context.target.label}"
+    asked = [f"{shape.head_dim}x{shape.ratio}" for shape in heads]
+    probe = context.device_probe("fa4", *asked, timeout_s=240.0)
+    bad = [row.get("failed") for row in probe.rows if not row.get("error", 1.0) <= ERROR_LIMIT]
+    if probe.error is not None or bad:
+        return broken(context, FA4, found, str(probe.error or bad[0] or "wrong result"))
+    torch = context.torch.version or ""
+    auto, forced = (choose_for(want, capability, heads, found, torch) for want in (None, True))
+    if auto.use:
+        return ok(text, f"prefill uses it: {auto.reason}")
+    return ok(text, f"prefill uses it with --fa4-prefill ({forced.reason}); auto: {auto.reason}")
 
 
-def supports(capability: tuple[int, int], head_dim: int, found: str) -> bool:
-    """Whether FA4's forward kernel has this head dim: sm_90 8-256, sm_100 8-128 and 256."""
-    if capability[0] == 9:
-        return 8 <= head_dim <= 256
-    wide = head_dim == 256 and (beta(found) or GQA_FIX) >= GQA_FIX
-    return capability[0] in (10, 11) and (8 <= head_dim <= 128 or wide)
-
-
-def _model_head_dims(context: Context) -> tuple[int, ...]:
-    """Return the head dims of the model asked for; 128 where they are unknown."""
+def _heads(context: Context) -> tuple[HeadShape, ...]:
+    """Return the head shapes of the model asked for; the usual one where they are unknown."""
     config = context.target.config
-    return shapes(config).head_dims if config else (128,)
+    if not config:
+        return USUAL
+    owning = [layer for layer in layer_shapes(config) if layer.kv]
+    return tuple(dict.fromkeys(HeadShape(x.head_dim, x.q // x.kv) for x in owning))

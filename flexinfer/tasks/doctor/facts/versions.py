@@ -26,12 +26,6 @@ def release(version: str) -> Release:
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
-def beta(version: str) -> int | None:
-    """Return the number of a beta: "4.0.0b36" is 36, a final version None."""
-    match = re.search(r"\d(?:\.)?b(?:eta)?(\d+)", version)
-    return int(match.group(1)) if match else None
-
-
 def older(version: str, minimum: Release) -> bool:
     """Whether `version` is older than `minimum`; missing parts count as zero, unknown is not."""
     found, wanted = _padded(release(version), minimum)

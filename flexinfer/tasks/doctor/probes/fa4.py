@@ -1,7 +1,9 @@
-"""Run FA4's varlen kernel on two packed sequences, against plain softmax. Arguments: HEAD_DIM...
+"""Run FA4's varlen kernel over pages on two packed chunks, against plain softmax.
 
-Prints per head dim {"head_dim", "error"} or {"head_dim", "failed": one line}.
-Shape letters: T tokens of all sequences, H query heads, G kv heads, D head dim.
+Arguments: HEAD_DIMxRATIO..., the ratio being query heads a kv head. Prints per argument
+{"head_dim", "error"} or {"head_dim", "failed": one line}.
+Shape letters: T tokens of all chunks, S keys of one sequence, H query heads, G kv heads, D head
+dim.
 """
 
 from __future__ import annotations
@@ -14,39 +16,54 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LENGTHS = (40, 88)
-H, G = 4, 2
+LENGTHS, SEEN = (40, 88), (40, 136)
+"""Queries of each chunk, and keys that its last query sees: the second has cached ones."""
+
+PAGE, COLUMNS, G = 32, 5, 2
 
 
-def plain(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor) -> Tensor:
-    """Return causal fp32 attention [T, H, D] of one sequence."""
-    k, v = (x.repeat_interleave(H // G, 1) for x in (k_TGD, v_TGD))
-    scores = torch.einsum("qhd,khd->hqk", q_THD, k) * q_THD.shape[-1] ** -0.5
-    future = torch.ones(len(q_THD), len(q_THD), dtype=torch.bool, device=q_THD.device).triu(1)
+def plain(q_THD: Tensor, k_SGD: Tensor, v_SGD: Tensor) -> Tensor:
+    """Return fp32 attention [T, H, D] of one chunk whose last query sees all keys."""
+    (queries, heads, dim), keys = q_THD.shape, len(k_SGD)
+    k, v = (x.repeat_interleave(heads // G, 1) for x in (k_SGD, v_SGD))
+    scores = torch.einsum("qhd,khd->hqk", q_THD, k) * dim**-0.5
+    future = torch.ones(queries, keys, dtype=torch.bool, device=q_THD.device)
+    future = future.triu(keys - queries + 1)
     return torch.einsum("hqk,khd->qhd", scores.masked_fill(future, -torch.inf).softmax(-1), v)
 
 
-def check(head_dim: int) -> dict[str, Any]:
-    """Return the largest absolute error of causal attention at one head dim in bf16."""
+def check(head_dim: int, ratio: int) -> dict[str, Any]:
+    """Return the largest absolute error of causal attention of one head shape in bf16."""
     draw = torch.Generator().manual_seed(0)
-    q_THD, k_TGD, v_TGD = (
-        torch.randn(sum(LENGTHS), heads, head_dim, generator=draw).to("cuda", torch.bfloat16)
-        for heads in (H, G, G)
-    )
-    starts = torch.tensor([0, LENGTHS[0], sum(LENGTHS)], dtype=torch.int32, device="cuda")
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw).to("cuda", torch.bfloat16)
+
+    q_THD = random(sum(LENGTHS), G * ratio, head_dim)
+    pools = [random(2 * COLUMNS + 1, PAGE, G, head_dim) for _ in range(2)]
+    table = torch.arange(1, 2 * COLUMNS + 1, dtype=torch.int32).view(2, COLUMNS).flip(1).cuda()
     varlen = import_module("flash_attn.cute").flash_attn_varlen_func
-    result = varlen(q_THD, k_TGD, v_TGD, cu_seqlens_q=starts, cu_seqlens_k=starts, causal=True)
+    result = varlen(
+        q_THD, *pools,
+        cu_seqlens_q=torch.tensor([0, LENGTHS[0], sum(LENGTHS)], dtype=torch.int32, device="cuda"),
+        seqused_k=torch.tensor(SEEN, dtype=torch.int32, device="cuda"),
+        page_table=table, softmax_scale=head_dim**-0.5, causal=True, window_size=(None, None),
+    )  # fmt: skip
     out = result[0] if isinstance(result, tuple) else result
-    parts = (x.float().tensor_split([LENGTHS[0]]) for x in (q_THD, k_TGD, v_TGD))
-    expected = torch.cat([plain(q, k, v) for q, k, v in zip(*parts, strict=True)])
-    return {"head_dim": head_dim, "error": float((out.float() - expected).abs().max())}
+    expected = []
+    for row, q in enumerate(q_THD.float().tensor_split([LENGTHS[0]])):
+        k, v = (pool[table[row].long()].flatten(0, 1)[: SEEN[row]].float() for pool in pools)
+        expected.append(plain(q, k, v))
+    error = (out.float() - torch.cat(expected)).abs().max()
+    return {"head_dim": head_dim, "error": float(error)}
 
 
-def main(head_dims: list[int]) -> None:
-    """Check each head dim; one failure does not stop the next."""
-    for head_dim in head_dims:
+def main(arguments: list[str]) -> None:
+    """Check each head shape; one failure does not stop the next."""
+    for argument in arguments:
+        head_dim, ratio = map(int, argument.split("x"))
         try:
-            result = check(head_dim)
+            result = check(head_dim, ratio)
         except Exception as error:
             line = " ".join(str(error).split())
             result = {"head_dim": head_dim, "failed": f"{type(error).__name__}: {line}"}
@@ -54,4 +71,4 @@ def main(head_dims: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(argument) for argument in sys.argv[1:]])
+    main(sys.argv[1:])
