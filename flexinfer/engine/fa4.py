@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from importlib import import_module, metadata
 from itertools import product
 from typing import NamedTuple, cast
@@ -14,12 +16,12 @@ from flexinfer.attention.fa4 import ERROR_LIMIT, MANY, Fa4Kernels, Varlen, trial
 from flexinfer.attention.kernel import AttentionKernels
 from flexinfer.attention.spec import LayerSpec
 from flexinfer.config import EngineConfig
+from flexinfer.core.cache_folder import cache_folder
 from flexinfer.errors import EnvironmentUnfit, UsageError, one_line
 from flexinfer.models.decoder import Decoder
 
-WAIT = (
-    "it is compiled in every process; FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED=1 keeps that on disk"
-)
+CACHE = "FLASH_ATTENTION_CUTE_DSL_CACHE_"
+"""FA4's variables: ..ENABLED=1 keeps what it compiles on disk, in ..DIR."""
 
 QUERIES = 128
 """Queries of a prefill tile on CUDA: a step has an entry a tile, and some more where it is padded.
@@ -44,15 +46,21 @@ def facts_of(weight: Tensor) -> Facts:
 
 
 def fa4_prefill(
-    kernels: AttentionKernels, decoder: Decoder, config: EngineConfig, weight: Tensor, page: int
+    kernels: AttentionKernels,
+    decoder: Decoder,
+    config: EngineConfig,
+    weight: Tensor,
+    page: int,
+    longest: int,
 ) -> tuple[AttentionKernels, tuple[str, ...]]:
     """Return the back end, with FA4's prefill where it is taken, and notices.
 
-    Raises EnvironmentUnfit where it is forced and cannot be had (but see `choose_fa4`), UsageError
-    beside options that are another prefill's.
+    `page` and `longest` (the limit of a sequence) are in tokens. Raises EnvironmentUnfit where it
+    is forced and cannot be had (but see `choose_fa4`), UsageError beside options that are another
+    prefill's.
     """
     facts = facts_of(weight)
-    choice = _choice(config, decoder, facts)
+    choice = _choice(config, decoder, facts, longest)
     if choice.use:
         try:
             most = config.prefill_tokens // QUERIES + config.max_batch_size + 2
@@ -62,7 +70,7 @@ def fa4_prefill(
                 raise
             why = error.message.removeprefix(CANNOT)
             return kernels, (f"FA4 prefill: off ({why})",)
-        said = f"FA4 prefill: on, flash-attn-4 {facts.fa4} ({choice.reason}); {WAIT}"
+        said = f"FA4 prefill: on, flash-attn-4 {facts.fa4} ({choice.reason})"
         return Fa4Kernels(kernels, varlen, page), (said,)
     if choice.warning:
         return kernels, (f"warning: --fa4-prefill is not in effect: {choice.reason}",)
@@ -70,7 +78,7 @@ def fa4_prefill(
     return kernels, () if quiet else (f"FA4 prefill: off ({choice.reason})",)
 
 
-def _choice(config: EngineConfig, decoder: Decoder, facts: Facts) -> Fa4Choice:
+def _choice(config: EngineConfig, decoder: Decoder, facts: Facts, longest: int) -> Fa4Choice:
     """Decide, other settings considered."""
     wanted = config.fa4_prefill
     if wanted and config.prefill_kernel_options:
@@ -79,7 +87,7 @@ def _choice(config: EngineConfig, decoder: Decoder, facts: Facts) -> Fa4Choice:
             hint="leave one of them out",
         )
     heads = dict.fromkeys(HeadShape(s.head_dim, s.heads // s.kv_heads) for s in decoder.specs)
-    choice = choose_for(wanted, facts.capability, heads, facts.fa4, facts.torch)
+    choice = choose_for(wanted, facts.capability, heads, facts.fa4, facts.torch, longest)
     if not choice.use:
         return choice
     against = {
@@ -101,6 +109,7 @@ def _tried(decoder: Decoder, weight: Tensor, page: int, idle: tuple[int, ...]) -
     Raises EnvironmentUnfit if one fails or is wrong. Versions of FA4, its compiler and torch fit or
     do not fit; running it is what tells.
     """
+    _keep_compiled()
     try:
         varlen = cast("Varlen", import_module("flash_attn.cute").flash_attn_varlen_func)
         for spec, more in product(_kinds(decoder.specs), idle):
@@ -113,6 +122,18 @@ def _tried(decoder: Decoder, weight: Tensor, page: int, idle: tuple[int, ...]) -
             hint=f"{INSTALL}, or leave it out",
         ) from error
     return varlen
+
+
+def _keep_compiled() -> None:
+    """Have FA4 keep what it compiles beside the tiles, unless its variables say otherwise."""
+    if f"{CACHE}ENABLED" in os.environ:
+        return
+    with suppress(OSError, RuntimeError):  # nowhere to keep it: compiled in every process
+        if f"{CACHE}DIR" not in os.environ:
+            folder = cache_folder() / "flash-attn-4"
+            folder.mkdir(parents=True, exist_ok=True)
+            os.environ[f"{CACHE}DIR"] = str(folder)
+        os.environ[f"{CACHE}ENABLED"] = "1"
 
 
 def _kinds(specs: tuple[LayerSpec, ...]) -> tuple[LayerSpec, ...]:

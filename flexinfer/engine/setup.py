@@ -88,7 +88,7 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     )  # fmt: skip
     compiled = choice.name == "flex" and on_cuda
     kernels = _kernels(choice, page, plan.n_pages, on_cuda, config, forms)
-    kernels, prefill = fa4_prefill(kernels, decoder, config, weight, page)
+    kernels, prefill = fa4_prefill(kernels, decoder, config, weight, page, longest)
     programs = Programs(
         prefill_decoder=decoder.with_ops(CompiledOps()) if compiled else decoder,
         decode_decoder=decoder.transformed(_compiler(compiled)),

@@ -10,7 +10,7 @@ from flexinfer.attention import choose_fa4 as home
 from flexinfer.attention.choose_fa4 import HeadShape, beta, choose_fa4, choose_for, fa4_obstacle
 from flexinfer.errors import EnvironmentUnfit
 
-B36, TORCH = "4.0.0b36", "2.11.0+cu130"
+B36, TORCH, LONG = "4.0.0b36", "2.11.0+cu130", 8192
 SHAPES = {
     "qwen3-4b": (HeadShape(128, 4),),
     "qwen3-0.6b": (HeadShape(128, 2),),
@@ -39,10 +39,10 @@ def able(capability: tuple[int, int], model: str) -> bool:
 def test_forced_on(capability: tuple[int, int], model: str) -> None:
     if capability >= (9, 0) and not able(capability, model):
         with pytest.raises(EnvironmentUnfit, match="--fa4-prefill cannot be had: ") as caught:
-            choose_for(True, capability, SHAPES[model], B36, TORCH)
+            choose_for(True, capability, SHAPES[model], B36, TORCH, LONG)
         assert caught.value.exit_code == 3
         return
-    choice = choose_for(True, capability, SHAPES[model], B36, TORCH)
+    choice = choose_for(True, capability, SHAPES[model], B36, TORCH, LONG)
     assert choice.use is able(capability, model)
     assert choice.warning is (capability < (9, 0))
     assert ("asked for" if choice.use else "needs Hopper or newer") in choice.reason
@@ -50,27 +50,41 @@ def test_forced_on(capability: tuple[int, int], model: str) -> None:
 
 @every
 def test_forced_off(capability: tuple[int, int], model: str) -> None:
-    choice = choose_for(False, capability, SHAPES[model], B36, TORCH)
+    choice = choose_for(False, capability, SHAPES[model], B36, TORCH, LONG)
     assert choice == (False, "--no-fa4-prefill", False)
-    assert choose_for(False, capability, SHAPES[model], None, TORCH) == choice
+    assert choose_for(False, capability, SHAPES[model], None, TORCH, LONG) == choice
 
 
 @every
 def test_auto_takes_it_where_it_was_measured_faster(
     capability: tuple[int, int], model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(home, "MEASURED_FASTER", frozenset())
-    never = choose_for(None, capability, SHAPES[model], B36, TORCH)
+    monkeypatch.setattr(home, "MEASURED_FASTER", {})
+    never = choose_for(None, capability, SHAPES[model], B36, TORCH, LONG)
     assert (never.use, never.warning) == (False, False)
     assert ("not measured faster" in never.reason) is able(capability, model)
-    measured = frozenset((capability, *shape) for shape in SHAPES[model])
+    measured = {(capability, *shape): LONG for shape in SHAPES[model]}
     monkeypatch.setattr(home, "MEASURED_FASTER", measured)
-    choice = choose_for(None, capability, SHAPES[model], B36, TORCH)
+    choice = choose_for(None, capability, SHAPES[model], B36, TORCH, LONG)
     assert choice.use is able(capability, model)
     if choice.use:
-        assert "measured faster on this device" in choice.reason
-        assert not choose_for(None, capability, (HeadShape(96, 5),), B36, TORCH).use
-        assert not choose_for(None, capability, SHAPES[model], None, TORCH).use
+        assert choice.reason.startswith(f"measured faster on sm_{capability[0]}0 with head dim")
+        shorter = choose_for(None, capability, SHAPES[model], B36, TORCH, LONG - 1)
+        assert (shorter.use, shorter.warning) == (False, False)
+        assert "from sequences of 8192 tokens on, and the limit here is 8191" in shorter.reason
+        assert not choose_for(None, capability, (HeadShape(96, 5),), B36, TORCH, LONG).use
+        assert not choose_for(None, capability, SHAPES[model], None, TORCH, LONG).use
+
+
+def test_what_was_measured() -> None:
+    """On an H200, head dim 128 with 4 (Qwen3-4B) and 3 (Llama-3.2-3B) query heads a kv head."""
+    taken = {
+        (model, capability)
+        for model, capability in product(SHAPES, DEVICES)
+        if choose_for(None, capability, SHAPES[model], B36, TORCH, LONG).use
+    }
+    assert taken == {("qwen3-4b", (9, 0)), ("llama-3.2-3b", (9, 0))}
+    assert not any(choose_for(None, (9, 0), s, B36, TORCH, 4096).use for s in SHAPES.values())
 
 
 @pytest.mark.parametrize(("case", "said"), CAN.items(), ids=str)
@@ -78,23 +92,23 @@ def test_the_obstacle_is_named(case: tuple[tuple[int, int] | None, str], said: s
     capability, model = case
     found = [fa4_obstacle(capability, *shape, B36) for shape in SHAPES[model]]
     assert any(said in (why or "") for why in found)
-    assert said in choose_for(None, capability, SHAPES[model], B36, TORCH).reason
+    assert said in choose_for(None, capability, SHAPES[model], B36, TORCH, LONG).reason
 
 
 @pytest.mark.parametrize("capability", [(9, 0), (10, 0)])
 def test_forced_without_the_package_says_how_to_get_it(capability: tuple[int, int]) -> None:
     with pytest.raises(EnvironmentUnfit, match="not installed") as caught:
-        choose_fa4(True, capability, 128, 4, None, TORCH)
+        choose_fa4(True, capability, 128, 4, None, TORCH, LONG)
     assert "flash-attn-4[cu13]" in (caught.value.hint or "")
 
 
 def test_forced_without_the_package_on_an_older_device_is_a_warning() -> None:
-    assert choose_fa4(True, (8, 0), 128, 4, None, TORCH)[::2] == (False, True)
+    assert choose_fa4(True, (8, 0), 128, 4, None, TORCH, LONG)[::2] == (False, True)
 
 
 def test_forced_without_a_device_is_refused() -> None:
     with pytest.raises(EnvironmentUnfit, match="CUDA device") as caught:
-        choose_fa4(True, None, 128, 4, None, TORCH)
+        choose_fa4(True, None, 128, 4, None, TORCH, LONG)
     assert "pip" not in (caught.value.hint or "")
 
 
@@ -140,7 +154,7 @@ def test_versions_and_head_dims(
 )
 def test_flex_s_back_end_that_does_not_fit_is_named(fa4: str, torch: str, fits: bool) -> None:
     """It is called directly either way."""
-    reason = choose_fa4(True, (9, 0), 128, 4, fa4, torch).reason
+    reason = choose_fa4(True, (9, 0), 128, 4, fa4, torch, LONG).reason
     assert "called directly" in reason
     assert ("does not fit" in reason) is not fits
 

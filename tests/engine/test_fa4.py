@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from tests.support.engines import (
     request,
     tiny,
 )
-from tests.support.fa4 import HOPPER, flash_attn_varlen_func, install
+from tests.support.fa4 import HOPPER, KEPT, flash_attn_varlen_func, install
 from tests.support.prompts import prompts_of
 from tests.support.tiny import FAMILIES
 
@@ -123,7 +125,6 @@ def test_what_runs_is_said(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -
     install(monkeypatch)
     said = notice(open_engine("qwen3", **ON))
     assert said.startswith("FA4 prefill: on, flash-attn-4 4.0.0b36 (asked for; called directly")
-    assert "CACHE_ENABLED=1" in said
     assert notice(open_engine("qwen3")).startswith("FA4 prefill: off (not measured faster on sm_90")
     off = open_engine("qwen3", fa4_prefill=False)
     assert notice(off) == "FA4 prefill: off (--no-fa4-prefill)"
@@ -138,6 +139,32 @@ def test_what_many_short_prompts_run_is_tried_too(
     assert [len(call["cu_seqlens_q"]) for call in calls] == trials
 
 
+@pytest.mark.parametrize("given", [{}, {KEPT[1]: "/mine"}, {KEPT[0]: "0"}], ids=str)
+def test_what_fa4_compiles_is_kept_unless_told_otherwise(
+    given: dict[str, str], open_engine: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    own = tmp_path / "flexinfer" / "flash-attn-4"
+    open_engine("qwen3", **ON)
+    found = {name: os.environ[name] for name in KEPT if name in os.environ}
+    usual = {KEPT[0]: "1", KEPT[1]: str(own)}
+    assert found == (given if KEPT[0] in given else usual | given)
+    assert own.is_dir() is (found == usual)
+
+
+def test_a_home_that_cannot_be_written_keeps_nothing(
+    open_engine: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(monkeypatch)
+    (tmp_path / "flexinfer").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    open_engine("qwen3", **ON)
+    assert not set(KEPT) & set(os.environ)
+
+
 def test_nothing_is_said_where_nobody_asked(
     open_engine: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,9 +177,9 @@ def test_auto_takes_it_where_it_was_measured_faster(
     open_engine: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = install(monkeypatch)
-    monkeypatch.setattr(choose_fa4, "MEASURED_FASTER", frozenset({((9, 0), 16, 2)}))
+    monkeypatch.setattr(choose_fa4, "MEASURED_FASTER", {((9, 0), 16, 2): 64})
     engine = open_engine("llama")
-    assert "measured faster on this device" in notice(engine)
+    assert "on, flash-attn-4 4.0.0b36 (measured faster on sm_90" in notice(engine)
     complete(engine, PROMPTS, max_new_tokens=2)
     assert len(calls) > 1
     assert "not measured faster" in notice(open_engine("gemma4"))
@@ -165,7 +192,7 @@ def test_auto_falls_back_aloud_where_it_does_not_work(
         raise TypeError("unexpected keyword")
 
     install(monkeypatch, function=broken)
-    monkeypatch.setattr(choose_fa4, "MEASURED_FASTER", frozenset({((9, 0), 16, 2)}))
+    monkeypatch.setattr(choose_fa4, "MEASURED_FASTER", {((9, 0), 16, 2): 64})
     engine = open_engine("qwen3")
     assert notice(engine) == (
         "FA4 prefill: off (flash-attn-4 does not work here: TypeError: unexpected keyword)"

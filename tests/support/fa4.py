@@ -20,6 +20,7 @@ from flexinfer.engine.fa4 import Facts
 
 HOPPER = Facts((9, 0), "4.0.0b36", "2.11.0+cu130", True)
 Calls = list[dict[str, Any]]
+KEPT = ("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR")
 
 
 def flash_attn_varlen_func(
@@ -99,4 +100,7 @@ def install(
     monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
     monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
     monkeypatch.setattr(fa4, "facts_of", lambda weight: facts)
+    for name in KEPT:  # what the engine sets goes with the test
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     return calls

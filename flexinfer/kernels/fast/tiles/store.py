@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import triton
 
+from flexinfer.core.cache_folder import cache_folder
 from flexinfer.errors import WriteFailed
 from flexinfer.kernels.fast.tiles.format import (
     Entries,
@@ -43,10 +44,8 @@ class Stored(NamedTuple):
 
 def path_of(device: str) -> Path:
     """Return the file of a device, by its name; raises RuntimeError where nobody is at home."""
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    cache = given if given.is_absolute() else Path.home() / ".cache"
     slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-    return cache / "flexinfer" / "tiles" / f"{slug}.json"
+    return cache_folder() / "tiles" / f"{slug}.json"
 
 
 def read(device: str) -> Stored:

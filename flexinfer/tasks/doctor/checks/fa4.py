@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flexinfer.attention.choose_fa4 import HeadShape, choose_for, fa4_obstacle, version_obstacle
+from flexinfer.engine.requests.limits import DEFAULT_MAX_SEQ_LENGTH
 from flexinfer.tasks.doctor.context import Context
 from flexinfer.tasks.doctor.facts.layer_shapes import layer_shapes
 from flexinfer.tasks.doctor.facts.packages import Package, absent, broken, is_there, version
@@ -60,7 +61,10 @@ def _run(
     if probe.error is not None or bad:
         return broken(context, FA4, found, str(probe.error or bad[0] or "wrong result"))
     torch = context.torch.version or ""
-    auto, forced = (choose_for(want, capability, heads, found, torch) for want in (None, True))
+    auto, forced = (
+        choose_for(want, capability, heads, found, torch, DEFAULT_MAX_SEQ_LENGTH)
+        for want in (None, True)
+    )
     if auto.use:
         return ok(text, f"prefill uses it: {auto.reason}")
     return ok(text, f"prefill uses it with --fa4-prefill ({forced.reason}); auto: {auto.reason}")
