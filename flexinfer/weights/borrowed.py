@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flexinfer.errors import StaleWeights
+from flexinfer.models.nf4 import is_4bit
 from flexinfer.models.source import base_tensors, is_adapters
 
 
@@ -40,7 +41,7 @@ class Borrowed:
     def __init__(self, module: nn.Module) -> None:
         """Take the places of parameters and buffers; nothing is copied."""
         self._module = module
-        tensors = base_tensors(module)
+        tensors = _watched(module)
         self._places = {name: place_of(tensor) for name, tensor in tensors.items()}
         self._remember(tensors)
 
@@ -57,7 +58,7 @@ class Borrowed:
         """
         if self._unchanged():
             return
-        now = base_tensors(self._module)
+        now = _watched(self._module)
         for name, place in self._places.items():
             if name not in now or place_of(now[name]) != place:
                 how = "is gone" if name not in now else "no longer lies where it was"
@@ -75,6 +76,28 @@ class Borrowed:
         return all(place_of(tensor) == place for tensor, place in self._tensors)
 
 
+def _watched(module: nn.Module) -> dict[str, Tensor]:
+    """Return a base's tensors, with the scales of 4-bit weights, which are no parameters."""
+    tensors = base_tensors(module)
+    for name, weight in list(tensors.items()):
+        parts = (slot for slot in _state_of(weight) if isinstance(slot.held, Tensor))
+        tensors |= {f"{name}'s {slot.key} ({n})": slot.held for n, slot in enumerate(parts, 1)}
+    return tensors
+
+
+def _state_of(weight: Tensor | None) -> list[Slot]:
+    """Return what leads to the scales that bitsandbytes keeps of a 4-bit weight."""
+    state = vars(weight).get("quant_state") if is_4bit(weight) else None
+    if state is None:
+        return []
+    slots = [Slot(vars(weight), "quant_state", state), Slot(vars(state), "absmax", state.absmax)]
+    if state.nested:
+        inner = state.state2
+        slots += [Slot(vars(state), key, vars(state)[key]) for key in ("offset", "state2")]
+        slots.append(Slot(vars(inner), "absmax", inner.absmax))
+    return slots
+
+
 def _slots(module: nn.Module) -> list[Slot]:
     """Return what of a tree leads to a base's tensors: children, tensors, dicts that hold them.
 
@@ -89,5 +112,7 @@ def _slots(module: nn.Module) -> list[Slot]:
             if kept:
                 slots.append(Slot(vars(owner), name, holder))
                 slots += [Slot(holder, key, held) for key, held in kept.items()]
+            if name == "_parameters":
+                slots += [slot for held in kept.values() for slot in _state_of(held)]
         waiting += [child for child in vars(owner)["_modules"].values() if child is not None]
     return slots
