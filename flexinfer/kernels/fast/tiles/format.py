@@ -26,6 +26,8 @@ QUERIES = 128
 """Queries of a prefill tile, as the engine cuts them: BM must divide it."""
 LEAST_KEYS = 16
 """Keys of a turn, and rows and columns of any block: tensor cores take no fewer."""
+MOST_SPLITS = 64
+"""Shares of a row's keys in decode attention: more only add partial sums, and memory for them."""
 Entries = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Tiles of one device."""
 
@@ -114,7 +116,7 @@ def fits(kind: str, shape: tuple[int, ...], tile: Any) -> bool:
     if isinstance(tile, PrefillTile):
         return _block(tile.BM) and _block(tile.BN) and QUERIES % tile.BM == 0
     if isinstance(tile, DecodeTile):
-        return _block(tile.BN) and tile.split >= 1
+        return _block(tile.BN) and 1 <= tile.split <= MOST_SPLITS
     N, K = shape
     rows = isinstance(tile, Nf4Tile) and tile.BM == 8  # there they are the narrow side of a product
     sound = (rows or _block(tile.BM)) and _block(tile.BN) and _block(tile.BK) and tile.split >= 1
