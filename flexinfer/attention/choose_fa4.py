@@ -18,13 +18,16 @@ PAGES_BETA = 5
 """The beta from which the kernel for sm_90 reads pages."""
 
 GQA_BETA = 11
-"""The beta that mended GQA ratios which do not divide 128 on sm_100, and brought head dim 256."""
+"""The beta that mended GQA ratios which do not divide 128 on sm_100."""
 
 SIGNATURE_BETA = 17
 """The beta from which flex's BACKEND="FLASH" of torch 2.11 no longer fits."""
 
 NARROW_BETA = 26
 """The beta that mended page reads where a turn has fewer than 128 keys (head dims over 128)."""
+
+WIDE_BETA = 31
+"""The beta from which the kernel of head dim 256 for sm_100 takes lengths of keys beside pages."""
 
 FITTING_TORCH = (2, 12)
 """The torch whose flex fits betas from SIGNATURE_BETA on."""
@@ -38,6 +41,9 @@ measured faster over whole prefills than the own kernels.
 On an H200 (beta 36) Qwen3-4B and Llama-3.2-3B prefill 8 x 8192 tokens 12 and 9 % faster with it,
 64 x 512 tokens no faster (0 and -1 %, rounds scatter by 6 %; its kernel alone takes 12 % longer).
 """
+
+MEASURED_BETA = 36
+"""The beta that was measured; later ones are taken to be no slower."""
 
 CANNOT = "--fa4-prefill cannot be had: "
 INSTALL = 'pip install "flash-attn-4[cu13]" (with CUDA 12: pip install flash-attn-4)'
@@ -60,7 +66,7 @@ class Fa4Choice(NamedTuple):
 
 def beta(version: str) -> int | None:
     """Return the number of a beta: "4.0.0b36" is 36, a final version None."""
-    match = re.search(r"\d(?:\.)?b(?:eta)?(\d+)", version)
+    match = re.search(r"\d(?:\.)?b(?:eta)?(\d+)", version.partition("+")[0])
     return int(match.group(1)) if match else None
 
 
@@ -93,14 +99,17 @@ def choose_fa4(
     if wanted:
         return Fa4Choice(True, f"asked for; {how_called(fa4 or '', torch)}")
     least = MEASURED_FASTER.get((capability, head_dim, ratio)) if capability else None
-    on = f"on {_name(capability)} with head dim {head_dim} and {ratio} query heads a kv head"
+    on = f"on {architecture(capability)} with head dim {head_dim} and {ratio} query heads a kv head"
     if least is None:
         return Fa4Choice(False, f"not measured faster {on}")
+    if (beta(fa4 or "") or MEASURED_BETA) < MEASURED_BETA:
+        return Fa4Choice(False, f"not measured before beta {MEASURED_BETA}")
     if longest < least:
         limit = f"the limit here is {longest} (--max-seq-length)"
         why = f"measured faster {on} from sequences of {least} tokens on, and {limit}"
         return Fa4Choice(False, why)
-    return Fa4Choice(True, f"measured faster {on}; {how_called(fa4 or '', torch)}")
+    where = f"{on} where sequences may have {least} tokens"
+    return Fa4Choice(True, f"measured faster {where}; {how_called(fa4 or '', torch)}")
 
 
 def choose_for(
@@ -128,9 +137,9 @@ def fa4_obstacle(
     if capability is None:
         return "it needs a CUDA device"
     if capability < HOPPER:
-        return f"it needs Hopper or newer, this device is {_name(capability)}"
+        return f"it needs Hopper or newer, this device is {architecture(capability)}"
     if capability[0] not in (9, 10, 11):
-        return f"FlashAttention 4 reads no KV pages on {_name(capability)}"
+        return f"FlashAttention 4 reads no KV pages on {architecture(capability)}"
     if fa4 is None:
         return "the package flash-attn-4 is not installed"
     return _head_obstacle(capability, head_dim) or version_obstacle(
@@ -145,13 +154,15 @@ def version_obstacle(
     number = beta(fa4)
     if number is None:
         return None
-    needs = {PAGES_BETA: "does not read KV pages on Hopper"}
+    needs, there = {PAGES_BETA: "does not read KV pages on Hopper"}, architecture(capability)
     if capability[0] == 9 and head_dim > 128:
         needs[NARROW_BETA] = f"misreads KV pages at head dim {head_dim}"
     if capability[0] > 9 and head_dim > 128:
-        needs[GQA_BETA] = f"lacks head dim {head_dim} on {_name(capability)}"
+        needs[WIDE_BETA] = f"reads no KV pages at head dim {head_dim} on {there}"
     if capability[0] > 9 and 128 % ratio:
-        needs[GQA_BETA] = f"crashes with {ratio} query heads a kv head on {_name(capability)}"
+        needs[GQA_BETA] = (
+            f"crashes with {ratio} query heads a kv head on {architecture(capability)}"
+        )
     least = max(needs)
     return f"flash-attn-4 before beta {least} {needs[least]}" if number < least else None
 
@@ -166,14 +177,18 @@ def how_called(fa4: str, torch: str) -> str:
 
 
 def _head_obstacle(capability: tuple[int, int], head_dim: int) -> str | None:
-    """Return why FA4 has no page-reading kernel of this head dim: it takes multiples of 16."""
-    most = 256 if capability[0] == 9 else 128
-    if head_dim % 16 == 0 and (16 <= head_dim <= most or head_dim == 256):
+    """Return why FA4 has no page-reading kernel of this head dim.
+
+    Up to 128 it takes multiples of 16. On Hopper those between 128 and 256 read rows of pages in
+    waves that do not divide a turn's keys, but for 192.
+    """
+    wide = (192, 256) if capability[0] == 9 else (256,)
+    if (head_dim % 16 == 0 and 16 <= head_dim <= 128) or head_dim in wide:
         return None
-    return f"FlashAttention 4 has no head dim {head_dim} on {_name(capability)}"
+    return f"FlashAttention 4 has no head dim {head_dim} on {architecture(capability)}"
 
 
-def _name(capability: tuple[int, int] | None) -> str:
+def architecture(capability: tuple[int, int] | None) -> str:
     """Return a device's architecture, such as sm_90."""
     return "a CPU" if capability is None else f"sm_{capability[0]}{capability[1]}"
 

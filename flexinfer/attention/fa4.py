@@ -12,18 +12,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from flexinfer.attention.dense import DenseKernels
 from flexinfer.attention.kernel import AttentionKernels, RowKernel, TileKernel
 from flexinfer.attention.masks import RowMask, Tiling
 from flexinfer.attention.spans import Spans, spans_of
 from flexinfer.attention.spec import LayerSpec
-
-ERROR_LIMIT = 0.05
-"""Absolute, in 16 bits against plain attention in 16 bits on unit Gaussian inputs."""
 
 MANY = 256
 """Entries beyond which FA4 compiles another way to find the one that a block belongs to."""
@@ -96,44 +90,3 @@ def paged(pool: Tensor, page: int) -> Tensor:
     """Return a pool [1, G, n_pages * page, D] as a view [n_pages, page, G, D]."""
     heads, _, head_dim = pool.shape[1:]
     return pool.view(heads, -1, page, head_dim).permute(1, 2, 0, 3)
-
-
-def trial(
-    varlen: Varlen,
-    spec: LayerSpec,
-    page: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    idle: int = 0,
-) -> float:
-    """Run layers like `spec` on two small chunks; return the largest error against plain attention.
-
-    One is a first chunk and ends inside a page, the other goes on behind cached tokens; `idle`
-    entries without queries follow. This compiles what prefill will run. Raises whatever FA4 raises.
-    """
-    draw = torch.Generator().manual_seed(0)
-    columns = 160 // page + 1
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=draw).to(device, dtype)
-
-    k, v = (random(1, spec.kv_heads, (2 * columns + 1) * page, spec.head_dim) for _ in range(2))
-    rows = torch.arange(1, 2 * columns + 1, device=device).view(2, columns).flip(1).int()
-    positions = torch.full((2, 64), -1, dtype=torch.int64, device=device)
-    positions[0, :37] = torch.arange(37, device=device)
-    positions[1, :64] = torch.arange(96, 160, device=device)
-    q = random(101, spec.heads, spec.head_dim)
-    source = torch.cat((torch.arange(37), torch.full((27,), 36), torch.arange(37, 101)))
-    place = torch.cat((torch.arange(37), torch.arange(64, 128)))
-    tiling = Tiling(source.view(2, 64).to(device), place.to(device))
-    logical = torch.zeros(2 * columns + 1, dtype=torch.int32, device=device)
-    logical[rows.long()] = torch.arange(columns, dtype=torch.int32, device=device)
-    plain = DenseKernels(page)
-    expected = plain.tiles(spec)(
-        q, k, v, tiling, plain.tile_mask(rows, positions, logical, spec.window)
-    )
-    kernels = Fa4Kernels(plain, varlen, page)
-    rows, positions = pad(rows, (0, 0, 0, idle)), pad(positions, (0, 0, 0, idle), value=-1)
-    spans = kernels.tile_mask(rows, positions, logical, spec.window)
-    found = kernels.tiles(spec)(q, k, v, tiling, spans)
-    return float((found.float() - expected.float()).abs().nan_to_num(nan=torch.inf).max())

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from importlib import import_module, metadata
 from itertools import product
+from tempfile import TemporaryFile
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from flexinfer.attention.choose_fa4 import CANNOT, INSTALL, Fa4Choice, HeadShape, choose_for
-from flexinfer.attention.fa4 import ERROR_LIMIT, MANY, Fa4Kernels, Varlen, trial
+from flexinfer.attention.choose_fa4 import (
+    CANNOT,
+    INSTALL,
+    Fa4Choice,
+    HeadShape,
+    architecture,
+    choose_for,
+)
+from flexinfer.attention.fa4 import MANY, Fa4Kernels, Varlen
+from flexinfer.attention.fa4_trial import ERROR_LIMIT, trial
 from flexinfer.attention.kernel import AttentionKernels
 from flexinfer.attention.spec import LayerSpec
 from flexinfer.config import EngineConfig
@@ -23,9 +33,17 @@ from flexinfer.models.decoder import Decoder
 CACHE = "FLASH_ATTENTION_CUTE_DSL_CACHE_"
 """FA4's variables: ..ENABLED=1 keeps what it compiles on disk, in ..DIR."""
 
-QUERIES = 128
-"""Queries of a prefill tile on CUDA: a step has an entry a tile, and some more where it is padded.
-"""
+
+class Work(NamedTuple):
+    """What prefill will be asked for.
+
+    Tokens of a page, the limit of a sequence in tokens, and tiles of a step at most: each is an
+    entry of FA4's.
+    """
+
+    page: int
+    longest: int
+    tiles: int
 
 
 class Facts(NamedTuple):
@@ -50,28 +68,27 @@ def fa4_prefill(
     decoder: Decoder,
     config: EngineConfig,
     weight: Tensor,
-    page: int,
-    longest: int,
+    work: Work,
 ) -> tuple[AttentionKernels, tuple[str, ...]]:
     """Return the back end, with FA4's prefill where it is taken, and notices.
 
-    `page` and `longest` (the limit of a sequence) are in tokens. Raises EnvironmentUnfit where it
-    is forced and cannot be had (but see `choose_fa4`), UsageError beside options that are another
-    prefill's.
+    Raises EnvironmentUnfit where it is forced and cannot be had (but see `choose_fa4`) or broke the
+    device, UsageError beside options that are another prefill's.
     """
     facts = facts_of(weight)
-    choice = _choice(config, decoder, facts, longest)
+    choice = _choice(config, decoder, facts, work.longest)
     if choice.use:
+        _keep_compiled(facts.capability)
         try:
-            most = config.prefill_tokens // QUERIES + config.max_batch_size + 2
-            varlen = _tried(decoder, weight, page, (0, MANY) if most > MANY else (0,))
+            varlen = _tried(decoder, weight, work.page, (0, MANY) if work.tiles > MANY else (0,))
         except EnvironmentUnfit as error:
+            _check_alive(weight.device, error)
             if config.fa4_prefill:
                 raise
             why = error.message.removeprefix(CANNOT)
             return kernels, (f"FA4 prefill: off ({why})",)
         said = f"FA4 prefill: on, flash-attn-4 {facts.fa4} ({choice.reason})"
-        return Fa4Kernels(kernels, varlen, page), (said,)
+        return Fa4Kernels(kernels, varlen, work.page), (said,)
     if choice.warning:
         return kernels, (f"warning: --fa4-prefill is not in effect: {choice.reason}",)
     quiet = facts.capability is None or (facts.fa4 is None and config.fa4_prefill is None)
@@ -80,21 +97,26 @@ def fa4_prefill(
 
 def _choice(config: EngineConfig, decoder: Decoder, facts: Facts, longest: int) -> Fa4Choice:
     """Decide, other settings considered."""
-    wanted = config.fa4_prefill
+    wanted, specs = config.fa4_prefill, decoder.specs
+    heads = dict.fromkeys(HeadShape(s.head_dim, s.heads // s.kv_heads) for s in specs)
+    choice = choose_for(wanted, facts.capability, heads, facts.fa4, facts.torch, longest)
+    if not choice.use:
+        return choice
     if wanted and config.prefill_kernel_options:
         raise UsageError(
             "--prefill-kernel-options are flex_attention's and do not go with --fa4-prefill",
             hint="leave one of them out",
         )
-    heads = dict.fromkeys(HeadShape(s.head_dim, s.heads // s.kv_heads) for s in decoder.specs)
-    choice = choose_for(wanted, facts.capability, heads, facts.fa4, facts.torch, longest)
-    if not choice.use:
-        return choice
     against = {
         "it needs bfloat16 or float16": not facts.half,
         "it has not been tested with --batch-invariant": config.batch_invariant,
         "--prefill-kernel-options are flex_attention's": bool(config.prefill_kernel_options),
     }
+    if wanted is None:
+        against |= {
+            f"--attention {config.attention}": config.attention not in ("auto", "triton"),
+            "not measured with windows": any(s.window is not None for s in specs),
+        }
     obstacle = next((why for why, holds in against.items() if holds), None)
     if obstacle is None:
         return choice
@@ -109,13 +131,14 @@ def _tried(decoder: Decoder, weight: Tensor, page: int, idle: tuple[int, ...]) -
     Raises EnvironmentUnfit if one fails or is wrong. Versions of FA4, its compiler and torch fit or
     do not fit; running it is what tells.
     """
-    _keep_compiled()
     try:
         varlen = cast("Varlen", import_module("flash_attn.cute").flash_attn_varlen_func)
         for spec, more in product(_kinds(decoder.specs), idle):
             error = trial(varlen, spec, page, weight.dtype, weight.device, more)
             if error > ERROR_LIMIT:
                 raise ArithmeticError(f"wrong by {error:.2g} at head dim {spec.head_dim}")
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
         raise EnvironmentUnfit(
             f"{CANNOT}flash-attn-4 does not work here: {type(error).__name__}: {one_line(error)}",
@@ -124,14 +147,31 @@ def _tried(decoder: Decoder, weight: Tensor, page: int, idle: tuple[int, ...]) -
     return varlen
 
 
-def _keep_compiled() -> None:
-    """Have FA4 keep what it compiles beside the tiles, unless its variables say otherwise."""
+def _check_alive(device: torch.device, cause: EnvironmentUnfit) -> None:
+    """Raise EnvironmentUnfit where a kernel of the trial has left the device unusable."""
+    if device.type != "cuda":
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except Exception as error:
+        raise EnvironmentUnfit(cause.message, hint="--no-fa4-prefill leaves it out") from error
+
+
+def _keep_compiled(capability: tuple[int, int] | None) -> None:
+    """Have FA4 keep what it compiles beside the tiles, unless its variables say otherwise.
+
+    It tells neither devices nor CUDA apart in all it keeps, so each has a folder. Files in it are
+    run, so it is its owner's alone. Where it cannot be written or locked, nothing is kept.
+    """
     if f"{CACHE}ENABLED" in os.environ:
         return
-    with suppress(OSError, RuntimeError):  # nowhere to keep it: compiled in every process
+    with suppress(OSError, RuntimeError):
         if f"{CACHE}DIR" not in os.environ:
-            folder = cache_folder() / "flash-attn-4"
-            folder.mkdir(parents=True, exist_ok=True)
+            made_for = f"{architecture(capability)}-cuda-{torch.version.cuda}"
+            folder = cache_folder() / "flash-attn-4" / made_for.replace(" ", "-")
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder) as file:
+                flock(file, LOCK_EX | LOCK_NB)
             os.environ[f"{CACHE}DIR"] = str(folder)
         os.environ[f"{CACHE}ENABLED"] = "1"
 

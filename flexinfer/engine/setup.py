@@ -26,12 +26,13 @@ from flexinfer.attention.tables import PageTables
 from flexinfer.config import EngineConfig
 from flexinfer.core.pages import PagePool
 from flexinfer.core.scheduler import Scheduler
-from flexinfer.engine.fa4 import fa4_prefill
+from flexinfer.engine.fa4 import Work, fa4_prefill
 from flexinfer.engine.forms import Forms, forms_of, merge_of, obstacle_of
 from flexinfer.engine.invariant import check_invariant
 from flexinfer.engine.memory import PagePlan, available_memory, plan_pages
 from flexinfer.engine.notices import notices_of, sight
 from flexinfer.engine.requests.limits import Limits, known_positions, limits
+from flexinfer.engine.steps.prefill import most_tiles
 from flexinfer.engine.steps.programs import Programs
 from flexinfer.engine.steps.state import SlotState
 from flexinfer.errors import EnvironmentUnfit
@@ -88,7 +89,8 @@ def set_up(loaded: LoadedModel, config: EngineConfig) -> Setup:
     )  # fmt: skip
     compiled = choice.name == "flex" and on_cuda
     kernels = _kernels(choice, page, plan.n_pages, on_cuda, config, forms)
-    kernels, prefill = fa4_prefill(kernels, decoder, config, weight, page, longest)
+    work = Work(page, longest, most_tiles(config.prefill_tokens, config.max_batch_size, tile))
+    kernels, prefill = fa4_prefill(kernels, decoder, config, weight, work)
     programs = Programs(
         prefill_decoder=decoder.with_ops(CompiledOps()) if compiled else decoder,
         decode_decoder=decoder.transformed(_compiler(compiled)),

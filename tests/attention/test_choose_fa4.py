@@ -26,7 +26,7 @@ CAN = {
     ((10, 0), "gemma-4-E2B"): "no head dim 512 on sm_100",
     ((12, 0), "qwen3-4b"): "no KV pages on sm_120",
 }
-DEVICES = ((8, 0), (9, 0), (10, 0), (12, 0))
+DEVICES = ((8, 0), (8, 9), (9, 0), (10, 0), (12, 0))
 every = pytest.mark.parametrize(("capability", "model"), list(product(DEVICES, SHAPES)), ids=str)
 
 
@@ -84,7 +84,9 @@ def test_what_was_measured() -> None:
         if choose_for(None, capability, SHAPES[model], B36, TORCH, LONG).use
     }
     assert taken == {("qwen3-4b", (9, 0)), ("llama-3.2-3b", (9, 0))}
-    assert not any(choose_for(None, (9, 0), s, B36, TORCH, 4096).use for s in SHAPES.values())
+    for less in ({"longest": LONG - 1}, {"fa4": "4.0.0b35"}):
+        given = {"fa4": B36, "torch": TORCH, "longest": LONG} | less
+        assert not any(choose_for(None, (9, 0), s, **given).use for s in SHAPES.values())
 
 
 @pytest.mark.parametrize(("case", "said"), CAN.items(), ids=str)
@@ -127,8 +129,12 @@ def test_forced_without_a_device_is_refused() -> None:
         ((10, 0), 128, 4, "4.0.0b9", True),
         ((10, 0), 128, 3, "4.0.0b10", False),
         ((10, 0), 128, 3, "4.0.0b11", True),
-        ((10, 0), 256, 2, "4.0.0b10", False),
-        ((10, 0), 256, 2, "4.0.0b11", True),
+        ((10, 0), 256, 2, "4.0.0b30", False),
+        ((10, 0), 256, 2, "4.0.0b31", True),
+        ((9, 0), 192, 4, "4.0.0b25", False),
+        ((9, 0), 192, 4, "4.0.0b26", True),
+        ((9, 0), 144, 4, B36, False),
+        ((9, 0), 240, 4, B36, False),
         ((10, 0), 192, 2, B36, False),
         ((10, 3), 128, 4, B36, True),
         ((11, 0), 128, 4, B36, True),
@@ -161,3 +167,4 @@ def test_flex_s_back_end_that_does_not_fit_is_named(fa4: str, torch: str, fits: 
 
 def test_beta() -> None:
     assert (beta("4.0.0b36"), beta("4.0.0.b9"), beta("4.0.0")) == (36, 9, None)
+    assert (beta("4.0.0b36+g3b12cde"), beta("4.0.0+g3b12cde")) == (36, None)

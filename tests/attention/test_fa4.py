@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from flexinfer.attention.dense import DenseKernels
-from flexinfer.attention.fa4 import ERROR_LIMIT, MANY, Fa4Kernels, paged, trial
+from flexinfer.attention.fa4 import MANY, Fa4Kernels, paged
+from flexinfer.attention.fa4_trial import ERROR_LIMIT, LATER, trial
 from flexinfer.attention.masks import Tiling
 from flexinfer.attention.spec import LayerSpec
 from tests.attention.test_kernels import PAGE, SPECS, TILE, queries, store_of
@@ -101,6 +102,27 @@ def test_the_trial_passes_what_is_right(spec: LayerSpec, page: int) -> None:
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_the_trial_sees_a_fault(fault: Callable[..., Any]) -> None:
     assert trial(fault, SHAPES["llama"], 32, torch.bfloat16, CPU) > ERROR_LIMIT
+
+
+@pytest.mark.parametrize("window", [1, 8, 160, 512, 4096])
+@pytest.mark.parametrize("fault", ["wide", "narrow", "none"])
+def test_the_trial_sees_a_wrong_window(window: int, fault: str) -> None:
+    spec = replace(SPECS["llama"], window=window)
+    off = {"wide": lambda w: (w[0] + 1, w[1]), "narrow": lambda w: (w[0] - 1, w[1])}
+    wrong = changed(window_size=off.get(fault, lambda w: (None, None)))
+    assert trial(stand_in, spec, 32, torch.bfloat16, CPU) < ERROR_LIMIT
+    assert trial(wrong, spec, 32, torch.bfloat16, CPU) > 4 * ERROR_LIMIT
+
+
+def test_the_trial_joins_the_tiles_of_a_chunk() -> None:
+    asked: list[Any] = []
+
+    def watched(*tensors: Tensor, **given: Any) -> Any:
+        asked.append(given["cu_seqlens_q"].diff().tolist())
+        return stand_in(*tensors, **given)
+
+    trial(watched, SHAPES["llama"], 32, torch.bfloat16, CPU)
+    assert asked == [[37, 0, 0, LATER]]
 
 
 def test_the_trial_sees_a_result_that_is_not_a_number() -> None:

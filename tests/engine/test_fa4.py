@@ -13,9 +13,10 @@ import torch
 
 from flexinfer.attention import choose_fa4
 from flexinfer.engine import engine as home
+from flexinfer.engine import fa4 as engine_fa4
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.steps import prefill
-from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory, UsageError
 from tests.engine.steps.test_prefill_graphs import Captured, Replayed
 from tests.support.engines import (
     assert_greedy,
@@ -34,7 +35,7 @@ Open = Callable[..., Engine]
 families = pytest.mark.parametrize("family", FAMILIES)
 PROMPTS = prompts_of(1, 7, 8, 9, 20, 33, 41)
 ON: dict[str, Any] = {"fa4_prefill": True}
-GEMMA_KINDS = 2
+GEMMA_KINDS, CPU_TILE = 2, 32
 
 
 def notice(engine: Engine) -> str:
@@ -51,7 +52,8 @@ def test_lengths_across_every_edge(
     calls = install(monkeypatch)
     engine = open_engine(family, prefill_tokens=chunk, **ON)
     tried = len(calls)
-    assert tried == (GEMMA_KINDS if family == "gemma4" else 1)
+    many = 2 if chunk > 256 * CPU_TILE else 1
+    assert tried == many * (GEMMA_KINDS if family == "gemma4" else 1)
     assert_greedy(family, PROMPTS, complete(engine, PROMPTS, max_new_tokens=12))
     layers = len(machinery(engine).programs.prefill_decoder.specs)
     prefilled = len(calls) - tried
@@ -91,8 +93,9 @@ def test_padded_steps_are_whole_and_finite(
     monkeypatch.setattr(prefill, "GRAPH_STEP", 24)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     engine = open_engine(family, **ON)
+    calls.clear()
     assert_greedy(family, PROMPTS, complete(engine, PROMPTS, max_new_tokens=6))
-    assert {int(call["cu_seqlens_q"][-1]) % 24 for call in calls[GEMMA_KINDS:]} == {0}
+    assert {int(call["cu_seqlens_q"][-1]) % 24 for call in calls} == {0}
     pools = machinery(engine).programs.cache._pools.values()
     assert all(pool.isfinite().all() for pair in pools for pool in pair)
 
@@ -105,8 +108,7 @@ def test_a_wrong_boundary_is_seen(
     trials: list[int] = []
 
     def wrong(*tensors: Any, **given: Any) -> Any:
-        trials.append(1)
-        if len(trials) > 1:
+        if trials:
             starts = given["cu_seqlens_q"].clone()
             starts[1:-1] = (starts[1:-1] + shift).clamp(0, int(starts[-1]))
             given["cu_seqlens_q"] = starts.cummax(0).values
@@ -116,6 +118,7 @@ def test_a_wrong_boundary_is_seen(
 
     install(monkeypatch, function=wrong)
     engine = open_engine("qwen3", **ON)
+    trials.append(1)
     prompts = prompts_of(20, 25, 33)
     with pytest.raises(AssertionError, match="prompt of"):
         assert_greedy("qwen3", prompts, complete(engine, prompts, max_new_tokens=6))
@@ -130,11 +133,12 @@ def test_what_runs_is_said(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -
     assert notice(off) == "FA4 prefill: off (--no-fa4-prefill)"
 
 
-@pytest.mark.parametrize(("batch", "trials"), [(8, [3]), (255, [3, 259])])
+@pytest.mark.parametrize(("batch", "trials"), [(8, [5]), (246, [5]), (247, [5, 261])])
 def test_what_many_short_prompts_run_is_tried_too(
     batch: int, trials: list[int], open_engine: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = install(monkeypatch)
+    """A step of 128 tokens is padded to 256: 8 tiles, one a row, and two."""
     open_engine("qwen3", prefill_tokens=128, max_batch_size=batch, max_seq_length=16, **ON)
     assert [len(call["cu_seqlens_q"]) for call in calls] == trials
 
@@ -147,21 +151,44 @@ def test_what_fa4_compiles_is_kept_unless_told_otherwise(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    own = tmp_path / "flexinfer" / "flash-attn-4"
+    own = tmp_path / "flexinfer" / "flash-attn-4" / f"sm_90-cuda-{torch.version.cuda}"
     open_engine("qwen3", **ON)
     found = {name: os.environ[name] for name in KEPT if name in os.environ}
     usual = {KEPT[0]: "1", KEPT[1]: str(own)}
     assert found == (given if KEPT[0] in given else usual | given)
     assert own.is_dir() is (found == usual)
+    assert not own.is_dir() or own.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_home_that_cannot_be_written_keeps_nothing(
-    open_engine: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def in_the_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "flexinfer").write_text("")
+
+
+def not_writable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(dir: Path) -> Any:
+        raise PermissionError(dir)
+
+    monkeypatch.setattr(engine_fa4, "TemporaryFile", refused)
+
+
+def without_locks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(file: Any, kind: int) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(engine_fa4, "flock", refused)
+
+
+@pytest.mark.parametrize("spoil", [in_the_way, not_writable, without_locks])
+def test_a_folder_that_will_not_do_keeps_nothing(
+    spoil: Callable[..., None],
+    open_engine: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     install(monkeypatch)
-    (tmp_path / "flexinfer").write_text("in the way")
+    spoil(tmp_path, monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    open_engine("qwen3", **ON)
+    assert notice(open_engine("qwen3", **ON)).startswith("FA4 prefill: on")
     assert not set(KEPT) & set(os.environ)
 
 
@@ -178,11 +205,19 @@ def test_auto_takes_it_where_it_was_measured_faster(
 ) -> None:
     calls = install(monkeypatch)
     monkeypatch.setattr(choose_fa4, "MEASURED_FASTER", {((9, 0), 16, 2): 64})
-    engine = open_engine("llama")
+    engine = open_engine("llama", attention="auto")
     assert "on, flash-attn-4 4.0.0b36 (measured faster on sm_90" in notice(engine)
+    calls.clear()
     complete(engine, PROMPTS, max_new_tokens=2)
-    assert len(calls) > 1
-    assert "not measured faster" in notice(open_engine("gemma4"))
+    assert calls
+    assert "not measured faster" in notice(open_engine("gemma4", attention="auto"))
+    asked = open_engine("llama", attention="dense")
+    assert notice(asked) == "FA4 prefill: off (--attention dense)"
+    windows = open_engine(
+        FAMILIES["qwen3"](use_sliding_window=True, sliding_window=8, max_window_layers=0),
+        attention="auto",
+    )
+    assert notice(windows) == "FA4 prefill: off (not measured with windows)"
 
 
 def test_auto_falls_back_aloud_where_it_does_not_work(
@@ -193,11 +228,44 @@ def test_auto_falls_back_aloud_where_it_does_not_work(
 
     install(monkeypatch, function=broken)
     monkeypatch.setattr(choose_fa4, "MEASURED_FASTER", {((9, 0), 16, 2): 64})
-    engine = open_engine("qwen3")
+    engine = open_engine("qwen3", attention="auto")
     assert notice(engine) == (
         "FA4 prefill: off (flash-attn-4 does not work here: TypeError: unexpected keyword)"
     )
     assert_greedy("qwen3", PROMPTS, complete(engine, PROMPTS, max_new_tokens=4))
+
+
+def test_layers_with_and_without_a_window_are_tried(
+    open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = install(monkeypatch)
+    mixed = FAMILIES["qwen3"](use_sliding_window=True, sliding_window=8, max_window_layers=1)
+    open_engine(mixed, prefill_tokens=64, **ON)
+    assert [call["window_size"] for call in calls] == [(None, None), (7, 0)]
+
+
+def test_a_trial_without_memory_is_exit_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*tensors: Any, **given: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+
+    install(monkeypatch, function=full)
+    with pytest.raises(NotEnoughMemory) as caught:
+        make_engine("qwen3", **ON)
+    assert caught.value.exit_code == 4
+
+
+def test_a_device_that_the_trial_broke_is_not_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(device: torch.device) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", broken)
+    cause = EnvironmentUnfit("it does not work here")
+    engine_fa4._check_alive(torch.device("cpu"), cause)
+    with pytest.raises(EnvironmentUnfit, match="does not work here") as caught:
+        engine_fa4._check_alive(torch.device("cuda"), cause)
+    assert "--no-fa4-prefill" in (caught.value.hint or "")
 
 
 def test_forced_on_an_older_device_warns_and_falls_back(

@@ -87,9 +87,19 @@ class PrefillRunner:
 
 def whole(host: HostBatch, pad_slot: int) -> HostBatch:
     """Pad a batch to a fixed number of tokens, and of tiles: one more a kept row and a pad's."""
-    tokens = -(-host.rows.shape[1] // GRAPH_STEP) * GRAPH_STEP
-    n_tiles = tokens // host.tiles.shape[2] + host.kept.shape[1] + 2
+    tokens = _whole_tokens(host.rows.shape[1])
+    n_tiles = most_tiles(tokens, host.kept.shape[1], host.tiles.shape[2])
     return host.padded(tokens, n_tiles, pad_slot)
+
+
+def most_tiles(tokens: int, kept: int, tile: int) -> int:
+    """Return the tiles of `tile` queries that a padded step of `tokens` and `kept` rows has."""
+    return _whole_tokens(tokens) // tile + kept + 2
+
+
+def _whole_tokens(tokens: int) -> int:
+    """Return the tokens of a padded step."""
+    return -(-tokens // GRAPH_STEP) * GRAPH_STEP
 
 
 def blank(host: HostBatch, pad_slot: int) -> HostBatch:

@@ -66,7 +66,7 @@ def test_a_model_with_a_head_dim_that_it_lacks_is_told_so(tmp_path):
 
 def test_what_auto_does_is_the_engine_s_own_word(tmp_path, monkeypatch):
     line = look(gpu(tmp_path), "flash-attn-4", model="qwen3-4b")
-    assert "with --fa4-prefill (asked for; called directly" in line.why
+    assert "with --fa4-prefill (called directly" in line.why
     assert "auto: measured faster on sm_90" in line.why
     assert "8192 tokens on, and the limit here is 4096 (--max-seq-length)" in line.why
     monkeypatch.setattr(choose_fa4, "MEASURED_FASTER", {((9, 0), 128, 4): 4096})

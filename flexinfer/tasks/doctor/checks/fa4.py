@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from flexinfer.attention.choose_fa4 import HeadShape, choose_for, fa4_obstacle, version_obstacle
+from flexinfer.attention.choose_fa4 import (
+    INSTALL,
+    HeadShape,
+    choose_for,
+    fa4_obstacle,
+    how_called,
+    version_obstacle,
+)
 from flexinfer.engine.requests.limits import DEFAULT_MAX_SEQ_LENGTH
 from flexinfer.tasks.doctor.context import Context
 from flexinfer.tasks.doctor.facts.layer_shapes import layer_shapes
@@ -39,9 +46,9 @@ def flash_attention(context: Context) -> Finding:
     heads = _heads(context)
     text = f"{found}, importable"
     for shape in heads:
-        if capability is not None and (why := version_obstacle(capability, *shape, found)):
-            return warn(text, why, FA4.fix)
         if why := fa4_obstacle(capability, *shape, found):
+            if capability is not None and why == version_obstacle(capability, *shape, found):
+                return warn(text, why, INSTALL)
             return ok(text, f"prefill does not use it: {why}")
     return _run(context, found, heads, capability)
 
@@ -61,13 +68,11 @@ def _run(
     if probe.error is not None or bad:
         return broken(context, FA4, found, str(probe.error or bad[0] or "wrong result"))
     torch = context.torch.version or ""
-    auto, forced = (
-        choose_for(want, capability, heads, found, torch, DEFAULT_MAX_SEQ_LENGTH)
-        for want in (None, True)
-    )
+    auto = choose_for(None, capability, heads, found, torch, DEFAULT_MAX_SEQ_LENGTH)
     if auto.use:
         return ok(text, f"prefill uses it: {auto.reason}")
-    return ok(text, f"prefill uses it with --fa4-prefill ({forced.reason}); auto: {auto.reason}")
+    way = how_called(found, torch)
+    return ok(text, f"prefill uses it with --fa4-prefill ({way}); auto: {auto.reason}")
 
 
 def _heads(context: Context) -> tuple[HeadShape, ...]:
