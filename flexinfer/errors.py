@@ -20,6 +20,14 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def install_hint(extra: str) -> str:
+    """Return the line that installs an optional `extra`, for both ways this package comes.
+
+    In a checkout of the source, which need not be on any index, pip is to be given the folder.
+    """
+    return f"pip install 'flexinfer[{extra}]' (in a checkout: pip install -e '.[{extra}]')"
+
+
 class FlexinferError(Exception):
     """Base of every error a user can meet; `message` is one line, `hint` names the cure."""
 

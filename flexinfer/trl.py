@@ -4,7 +4,8 @@
 
     trainer = OnPolicyGRPOTrainer(model=model, ..., rollout_func=make_rollout())
 
-TRL's own GRPOTrainer takes it too, and then corrects nothing: it trusts a `rollout_func`.
+The trainer's log has the gap between rollout and trainer in every entry. TRL's own GRPOTrainer
+takes it too, and then measures and corrects nothing: it trusts a `rollout_func`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from flexinfer.backends.base.protocol import Checkpoint
 from flexinfer.config import ModelOptions, Report, quiet
-from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.errors import EnvironmentUnfit, UsageError, install_hint
 
 BACKENDS = ("flex", "hf", "hf-cb", "vllm")
 
@@ -15,9 +15,7 @@ BACKENDS = ("flex", "hf", "hf-cb", "vllm")
 def check_backend(name: str, flag: str = "--backend") -> None:
     """Raise UsageError for an unknown back end, EnvironmentUnfit where its package is missing."""
     if name == "vllm" and find_spec("vllm") is None:
-        raise EnvironmentUnfit(
-            f"{flag} vllm: vllm is not installed", hint='pip install "flexinfer[vllm]"'
-        )
+        raise EnvironmentUnfit(f"{flag} vllm: vllm is not installed", hint=install_hint("vllm"))
     if name in BACKENDS:
         return
     near = difflib.get_close_matches(name.lower(), BACKENDS, n=1, cutoff=0.4)

@@ -12,12 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from flexinfer.cli.completion_scripts import Command, Option, bash, fish, zsh
+from flexinfer.cli.terminal.failures import say_failure
+from flexinfer.errors import UsageError
 
 SCRIPTS: Mapping[str, Callable[[Sequence[Command]], str]] = {
     "flexinfer.bash": bash,
     "_flexinfer": zsh,
     "flexinfer.fish": fish,
 }
+
+
+USAGE = "python -m flexinfer.cli.completions [FOLDER]"
 
 
 def read_commands() -> tuple[Command, ...]:
@@ -60,14 +65,29 @@ def _values(metavar: str) -> tuple[str, ...]:
     return tuple(metavar.split("|")) if "|" in metavar else ()
 
 
-def main() -> None:
-    """Write the three scripts to a folder."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("completions")
-    folder.mkdir(parents=True, exist_ok=True)
-    commands = read_commands()
-    for name, script in SCRIPTS.items():
-        (folder / name).write_text(script(commands), encoding="utf-8")
+def write(folder: Path) -> None:
+    """Write the three scripts to a folder; raises UsageError where that cannot be done."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder", hint=USAGE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, script in SCRIPTS.items():
+            (folder / name).write_text(script(read_commands()), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {folder}: {error.strerror}", hint=USAGE) from error
+
+
+def main(words: Sequence[str]) -> int:
+    """Write to the folder that is given, and return the exit code."""
+    try:
+        if len(words) > 1 or any(word.startswith("-") for word in words):
+            raise UsageError(f"one folder at most, not {' '.join(words)}", hint=USAGE)
+        write(Path(*words or ("completions",)))
+    except UsageError as error:
+        say_failure(error.message, error.hint)
+        return error.exit_code
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

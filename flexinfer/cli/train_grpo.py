@@ -94,20 +94,19 @@ def _dry_run(
     common: CommonFlags,
     widen: bool,
 ) -> int:
-    """Show what a run would do and need; what it would refuse by its name is refused here, too."""
-    from flexinfer.tasks.grpo.names import check_names, check_unheard, check_work
+    """Show what a run would do and need; what it refuses before it loads is refused here, too."""
+    from flexinfer.tasks.grpo.ahead import check_installed, plan_ahead
     from flexinfer.tasks.grpo.plan.run import plan_run, render
     from flexinfer.tasks.grpo.plan.scoring import held_out_of
     from flexinfer.tasks.grpo.processes import count, is_first
-    from flexinfer.tasks.grpo.saved.checkpoints import check_outputs
 
-    check_names(config)
-    check_unheard(options, engine, config)
-    rollout_options.check(config.rollout)
-    check_work(config)
-    check_outputs(config)
     said: list[str] = []
-    held_out = held_out_of(config, said.append)
+    check_installed()
+    with redirect_stdout(sys.stderr):  # a reward's module may print, too
+        work = plan_ahead(options, engine, config, rollout_options, said.append)
+    if work is not None:
+        said.extend(work.problems.notices)
+    held_out = held_out_of(config, None if work is None else work.problems, said.append)
     planned = plan_run(options, engine, config, processes=count(), held_out=held_out, widen=widen)
     planned = replace(planned, notices=(*planned.notices, *said))
     first = is_first()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from flexinfer.core.host_memory import host_memory
+from flexinfer.core.sizes import human
 from flexinfer.errors import NotEnoughMemory
 
-MEMINFO = Path("/proc/meminfo")
 SHARE = 0.9
 """The part of free memory that the KV cache may take; the rest is for activations and graphs."""
 COMPLAINTS = ("CUDA error: out of memory", "[CUDA]: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -33,26 +32,7 @@ def available_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return host_memory(MEMINFO)
-
-
-def host_memory(meminfo: Path) -> int:
-    """Return available bytes of the host: on Linux those that caches would give up count too.
-
-    Where there is no `meminfo`, all of the machine's memory.
-    """
-    if not meminfo.is_file():
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-    return int(fields["MemAvailable"].split()[0]) * 2**10
-
-
-def human(n_bytes: float) -> str:
-    """Return bytes as GiB, MiB or KiB, one digit after the point."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
-        if n_bytes >= size:
-            return f"{n_bytes / size:.1f} {unit}"
-    return f"{n_bytes / 2**10:.1f} KiB"
+    return host_memory()
 
 
 def plan_pages(

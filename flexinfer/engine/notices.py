@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from flexinfer.config import EngineConfig
-from flexinfer.engine.memory import PagePlan, human
+from flexinfer.core.sizes import human
+from flexinfer.engine.memory import PagePlan
 from flexinfer.weights.inference import InferenceWeights
 
 

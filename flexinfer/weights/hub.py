@@ -32,9 +32,9 @@ def folder(found: names.ModelName, report: Report = quiet) -> Path:
     for hub_id in found.hub_ids:
         report(f"downloading {hub_id}", 0, 0)
         try:
-            return Path(_download(hub_id, report))
+            return Path(fetched(hub_id, _WANTED, report))
         except (OSError, ValueError) as error:  # what huggingface_hub raises derives from these
-            reasons.append(f"{hub_id}: {_reason(error)}")
+            reasons.append(f"{hub_id}: {reason(error)}")
     raise EnvironmentUnfit(
         f"{found.name} is neither cached nor reachable ({'; '.join(reasons)})",
         hint="log in with `hf auth login` if it is gated, download it and give the folder, "
@@ -53,8 +53,14 @@ def _cached(hub_id: str) -> Path | None:
     return path if (path / "tokenizer_config.json").exists() else None
 
 
-def _download(hub_id: str, report: Report) -> str:
-    """Fetch what a text model needs of `hub_id`, with the hub's bars unless `report` is quiet."""
+def fetched(
+    hub_id: str, wanted: list[str], report: Report = quiet, *, kind: str | None = None
+) -> str:
+    """Return the folder of the `wanted` files of `hub_id`, fetched or, with no network, cached.
+
+    The hub's bars are shown unless `report` is quiet; `kind` is "dataset" for no model. The hub is
+    asked once, not again and again: what fails raises OSError or ValueError at once (see reason).
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
@@ -66,14 +72,14 @@ def _download(hub_id: str, report: Report) -> str:
     if silenced:
         disable_progress_bars()
     try:
-        return str(snapshot_download(hub_id, allow_patterns=_WANTED))
+        return str(snapshot_download(hub_id, allow_patterns=wanted, repo_type=kind))
     finally:
         if silenced:
             enable_progress_bars()
 
 
-def _reason(error: Exception) -> str:
-    """Say in a few words why a checkpoint could not be had."""
+def reason(error: Exception) -> str:
+    """Say in a few words why something could not be had of the hub."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.GatedRepoError):

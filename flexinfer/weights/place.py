@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from flexinfer.config import Device, Dtype
+from flexinfer.core.host_memory import host_memory
 from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -50,21 +49,16 @@ def require_memory(
 ) -> None:
     """Raise NotEnoughMemory where `needed` bytes of something do not fit into what is free."""
     free = available_bytes(device)
-    if free is not None and needed > free:
+    if needed > free:
         raise NotEnoughMemory(
             f"{what} need {needed / _GIB:.1f} GiB, {device.type} has {free / _GIB:.1f} GiB free",
             hint=hint,
         )
 
 
-def available_bytes(device: torch.device) -> int | None:
-    """Return the free bytes of `device`; None where the system does not tell."""
+def available_bytes(device: torch.device) -> int:
+    """Return the bytes of `device` that can still be had."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
+    return host_memory()

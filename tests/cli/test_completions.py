@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flexinfer.cli.completions import SCRIPTS, read_commands
+from flexinfer.cli.completions import SCRIPTS, main, read_commands
 
 FOLDER = Path(__file__).parents[2] / "completions"
 CHECKERS = {
@@ -27,6 +27,23 @@ def test_the_scripts_in_the_tree_are_up_to_date(tmp_path: Path) -> None:
         fresh = (tmp_path / name).read_text()
         cure = "python -m flexinfer.cli.completions"
         assert fresh == (FOLDER / name).read_text(), f"{name} is out of date: {cure}"
+
+
+@pytest.mark.parametrize("words", [["file"], ["file/under"], ["--help"], ["a", "b"]])
+def test_what_is_no_folder_is_wrong_usage(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert main(words) == 2
+    first, hint = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: ")
+    assert words[0] in first
+    assert hint == "hint: python -m flexinfer.cli.completions [FOLDER]"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

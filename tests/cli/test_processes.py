@@ -65,7 +65,7 @@ def test_a_closed_stdout_is_an_error_and_a_closed_stderr_is_none() -> None:
     assert "error: cannot write standard output" in stderr
     process = start(["bash", "-c", f"{' '.join(GENERATE)} a '' 2>&-"])
     stdout, _ = process.communicate(timeout=60)
-    assert (process.returncode, stdout) == (1, "<USER>A\n\n")
+    assert (process.returncode, stdout) == (1, "--- 0: a\n<USER>A\n--- 1\n\n")
 
 
 @pytest.mark.parametrize("target", ["file", "-"])
@@ -85,6 +85,24 @@ def test_ctrl_c_keeps_finished_results(tmp_path: Path, target: str) -> None:
     assert "Traceback" not in rest
     text = Path(path).read_text() if target == "file" else stdout
     assert [json.loads(line)["id"] for line in text.splitlines()] == ["one", "three"]
+
+
+def test_ctrl_c_while_the_interpreter_ends_is_no_traceback() -> None:
+    """With torch that takes a second, in the clearing up of any library."""
+    slow = (
+        "import atexit, time\n"
+        "atexit.register(lambda: (print('ending', flush=True), time.sleep(60)))\n"
+        "from flexinfer.__main__ import main\n"
+        "main()\n"
+    )
+    process = start([sys.executable, "-c", slow, "--version"])
+    stdout: IO[str] | None = process.stdout
+    assert stdout is not None
+    while stdout.readline() != "ending\n":
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (-signal.SIGINT, "")
 
 
 def on_terminal(
@@ -135,7 +153,7 @@ def test_bars_leave_a_redirected_stdout_alone(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w+") as stdout:
         code, shown = on_terminal([*GENERATE, "a", "b"], stdout=stdout, TERM="xterm")
         stdout.seek(0)
-        assert (code, stdout.read()) == (0, "<USER>A\n<USER>B\n")
+        assert (code, stdout.read()) == (0, "--- 0: a\n<USER>A\n--- 1: b\n<USER>B\n")
     assert "<USER>" not in shown
 
 

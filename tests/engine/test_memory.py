@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from flexinfer.attention.cache import PagedKVCache, bytes_per_page
 from flexinfer.config import EngineConfig
 from flexinfer.engine import memory, setup
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.memory import PagePlan, host_memory, human, plan_pages
+from flexinfer.engine.memory import PagePlan, plan_pages
 from flexinfer.errors import NotEnoughMemory
 from flexinfer.models.catalog import build_decoder
 from tests.support.engines import complete, loaded, machinery, make_engine, tiny
@@ -55,20 +54,6 @@ def test_too_little_is_refused_with_figures(given: dict[str, int], words: tuple[
         plan_pages(**PLENTY | given)
     assert all(word in caught.value.message for word in words), caught.value.message
     assert "--kv-memory" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0.0 KiB"), (2**20, "1.0 MiB"), (1.5 * 2**30, "1.5 GiB")]
-)
-def test_human(size: float, text: str) -> None:
-    assert human(size) == text
-
-
-def test_memory_that_caches_hold_is_available(tmp_path: Path) -> None:
-    file = tmp_path / "meminfo"
-    file.write_text("MemTotal: 8000000 kB\nMemFree: 1000 kB\nMemAvailable: 4000000 kB\n")
-    assert host_memory(file) == 4_000_000 * 1024
-    assert host_memory(tmp_path / "none") > 2**27
 
 
 class Untouched(TorchDispatchMode):
@@ -132,7 +117,7 @@ def test_no_more_pages_than_the_work_needs(open_engine: Open) -> None:
 
 
 def test_the_device_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "host_memory", lambda path: 12345)
+    monkeypatch.setattr(memory, "host_memory", lambda: 12345)
     assert memory.available_memory(torch.device("cpu")) == 12345
 
 

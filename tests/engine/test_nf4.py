@@ -11,8 +11,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.core.sizes import human
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.memory import human
 from flexinfer.kernels.linear import Packed
 from flexinfer.kernels.nf4 import Nf4
 from flexinfer.models.catalog import build_decoder

@@ -13,7 +13,8 @@ import torch
 from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.config import EngineConfig, ModelOptions, quiet
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.setup import Parts, assemble, work_of
+from flexinfer.tasks.grpo.setup import Parts, assemble
+from flexinfer.tasks.grpo.work import work_of
 from tests.support.engines import loaded
 from tests.support.rollouts import fresh
 
@@ -69,6 +70,11 @@ def parts(
             quiet,
             stack,
         )
+
+
+def logged(trainer: Any, name: str) -> list[float]:
+    """Return what a trainer has logged under a name, a number an entry."""
+    return [log[name] for log in trainer.state.log_history if name in log]
 
 
 def shorter(completion_ids: Sequence[Sequence[int]], **columns: Any) -> list[float]:

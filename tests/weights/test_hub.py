@@ -84,7 +84,7 @@ def test_what_was_downloaded_is_loaded(
 ) -> None:
     folder = save_folder("llama", tmp_path / "made")
 
-    def snapshot_download(repo_id: str, allow_patterns: list[str]) -> str:
+    def snapshot_download(repo_id: str, allow_patterns: list[str], **options: object) -> str:
         names_ = [path for pattern in allow_patterns for path in folder.glob(pattern)]
         target = tmp_path / "fetched"
         target.mkdir()

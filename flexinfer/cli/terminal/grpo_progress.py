@@ -101,7 +101,7 @@ class StepScreen:
             console=self._screen,
         )
         self._steps = self._bar.add_task("", total=max_steps)
-        self._rows: list[list[str]] = []
+        self._rows: list[StepRecord] = []
         self._drawn_s = 0.0
         self._live = self._begin()
 
@@ -132,9 +132,7 @@ class StepScreen:
 
     def add(self, record: StepRecord) -> None:
         """Add a row, and move the bar on; a full table is left behind above the live part."""
-        from flexinfer.tasks.grpo.records.step_row import cells
-
-        self._rows.append(cells(record))
+        self._rows.append(record)
         self._bar.update(self._steps, completed=record.step, description="")
         if len(self._rows) >= min(ROWS, self._screen.height - 6):
             self._leave_rows()
@@ -164,17 +162,18 @@ class StepScreen:
         return Group(*parts, self._bar)
 
 
-def _table(rows: list[list[str]]) -> Table:
-    """Return rows under their head, in columns as wide in any table."""
+def _table(steps: list[StepRecord]) -> Table:
+    """Return steps as rows under their head, in columns as wide in any table."""
     from rich.table import Table
     from rich.text import Text
 
-    from flexinfer.tasks.grpo.records.step_row import COLUMNS
+    from flexinfer.tasks.grpo.records.step_row import columns
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for column in COLUMNS:
+    shown = columns(steps)
+    for column in shown:
         head = f"{column.name}\n{column.unit}"
         table.add_column(head, justify="right", min_width=column.width, no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
+    for step in steps:
+        table.add_row(*(Text(column.cell(step)) for column in shown))
     return table

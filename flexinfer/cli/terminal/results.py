@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flexinfer.cli.terminal.console import print_data
 from flexinfer.cli.terminal.failures import say_failure
 from flexinfer.errors import WriteFailed
+from flexinfer.tasks.generate.heading import headings
 from flexinfer.tasks.generate.output import Format, as_line
 from flexinfer.tasks.generate.resume import in_order
 
@@ -46,6 +47,7 @@ class Results:
         """
         self._form, self._as_json, self._resumable = form, as_json, resumable
         self._ids = [item.id for item in items]
+        self._headings = headings(items)
         self._made = list(finished.values())
         self._failures, self._announced = 0, set[tuple[object, str]]()
         self._file, self._shown, self._written = file, False, False
@@ -69,7 +71,7 @@ class Results:
     def add(self, record: Record) -> None:
         """Write a record where it belongs; raises WriteFailed, or BrokenPipeError."""
         failed = "error" in record
-        line = as_line(record, self._form, alone=len(self._ids) == 1)
+        line = as_line(record, self._form, heading=self._headings.get(record["id"]))
         if self._file is not None:
             self._file.write(line)
             self._written = True

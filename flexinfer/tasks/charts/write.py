@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from flexinfer.errors import EnvironmentUnfit, UsageError
+from flexinfer.errors import EnvironmentUnfit, UsageError, install_hint
 from flexinfer.tasks.charts.chart import Page
 from flexinfer.tasks.output_file import check_writable, write_whole
 
@@ -28,7 +28,7 @@ def check_report(path: str) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise EnvironmentUnfit(
             f"{FLAG} needs matplotlib, which is not installed",
-            hint="pip install 'flexinfer[report]'",
+            hint=install_hint("report"),
         )
     check_writable(Path(path), FLAG)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from flexinfer.core.host_memory import host_memory
 from flexinfer.tasks.doctor.crew import Crew
 from flexinfer.tasks.doctor.process import Run
 
@@ -23,7 +24,7 @@ class Environment:
     `version_of` and `requires_of` read a distribution's metadata; `findable` says whether a module
     could be imported, without importing it; `run` runs a process, from any thread; `stop` ends all
     that run; `disk_free` is in bytes; `writable` says whether files could be made in a folder;
-    `host_memory` returns (total, available) bytes.
+    `host_memory` returns the bytes of main memory that can still be had.
     """
 
     python: tuple[int, int, int]
@@ -39,7 +40,7 @@ class Environment:
     run: Run
     disk_free: Callable[[Path], int]
     writable: Callable[[Path], bool]
-    host_memory: Callable[[], tuple[int, int]]
+    host_memory: Callable[[], int]
     stop: Callable[[], None] = lambda: None
 
     def switched_on(self, variable: str) -> bool:
@@ -64,7 +65,7 @@ def this_machine() -> Environment:
         run=crew,
         disk_free=_disk_free,
         writable=_writable,
-        host_memory=_host_memory,
+        host_memory=host_memory,
         stop=crew.stop,
     )
 
@@ -109,13 +110,3 @@ def _existing(path: Path) -> Path:
     while not os.path.exists(path) and path != path.parent:
         path = path.parent
     return path
-
-
-def _host_memory() -> tuple[int, int]:
-    """Return (total, available) bytes of main memory."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.exists():
-        return total, total
-    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-    return total, int(lines["MemAvailable"].split()[0]) * 1024

@@ -33,8 +33,8 @@ def base_check(before: str, after: str, cycles: int) -> Check:
         passed=before == after,
         measured=after,
         limit=before,
-        detail=f"sha256 over every base tensor, before the engine was built and after {cycles} "
-        "cycles of moving the adapter, refreshing and rolling out",
+        detail="sha256 over all base tensors: the limit is taken before the engine is built, "
+        f"measured after {cycles} cycles of moving the adapter, refreshing and rolling out",
     )
 
 
@@ -43,19 +43,19 @@ def recorded_checks(record: Record) -> Iterator[Check]:
     first, last = record.first, record.last
     yield _bits(
         "inference_deterministic", first.sha, record.again.sha, first.rollout, record.again.rollout,
-        "the same adapter read twice: ids, log-probabilities and inference weights",
+        "token ids, log-probabilities and inference weights of two refreshes to one adapter",
     )  # fmt: skip
     yield _bits(
         "restored_bit_equal", first.sha, record.restored.sha, first.rollout,
-        record.restored.rollout, "the adapter brought back after the cycles, as inference_"
-        "deterministic",
+        record.restored.rollout, "token ids, log-probabilities and inference weights before the "
+        "cycles, against those with the first adapter brought back after the cycles",
     )  # fmt: skip
     yield Check(
         name="refresh_idempotent",
         passed=len(set(record.repeats)) == 1,
         measured=len(set(record.repeats)),
         limit=1,
-        detail="different inference weights after refreshing to one adapter 1, 2 and 3 times",
+        detail="number of different inference weights after 1, 2 and 3 refreshes to one adapter",
     )
     effect = changed(*record.effect)
     tokens = sum(len(sample.token_ids) for sample in record.effect[0])
@@ -64,13 +64,13 @@ def recorded_checks(record: Record) -> Iterator[Check]:
         passed=effect > EFFECT,
         measured=effect,
         limit=EFFECT,
-        detail="largest change of a log-probability against an adapter of zeros (nats, "
-        f"{tokens} tokens); it must be more than the limit",
+        detail="largest difference that the adapter makes to a log-probability, against an "
+        f"adapter of zeros (nats, {tokens} tokens); measured must exceed the limit",
     )
     yield _bits(
         "no_stale_cache", None, None, last.rollout, record.fresh,
-        "tokens that a refreshed engine, which had served the same prompts before, gets other "
-        "than an engine built anew with the moved adapter",
+        "the moved adapter in the refreshed engine, which has served the same prompts with other "
+        "adapters, against the moved adapter in a new engine",
     )  # fmt: skip
     if record.survivals:
         yield survival_check(record.survivals)
@@ -105,10 +105,11 @@ def survival_check(found: tuple[Survival, ...]) -> Check:
         passed=off <= KEPT,
         measured=off,
         limit=KEPT,
-        detail=f"fraction of a delta that the merged weights hold: mean "
+        detail="fraction of the adapter's delta that is left after merging and rounding: mean "
         f"{mean(one.kept for one in found):.4f}, least {least.kept:.4f} ({least.name}); measured "
-        f"is the most that one of {len(found)} modules is off what rounding its sum once keeps "
-        f"({worst.name}: {worst.kept:.4f} of {worst.attainable:.4f})",
+        f"is the largest difference, over {len(found)} modules, to the fraction that one rounding "
+        f"of the exact sum leaves ({worst.name}: {worst.kept:.4f}, one rounding leaves "
+        f"{worst.attainable:.4f})",
     )
 
 
@@ -134,7 +135,7 @@ def trainer_checks(states: Mapping[str, Scores]) -> Iterator[Check]:
             passed=all(excess(state) <= 1 for state in states),
             measured=measured if scores.gap.finite else None,
             limit=getattr(scores.limits, gap_name),
-            detail=f"{words}, {worst}: {_told(name, scores)}",
+            detail=f"{words}, with the {worst}: {_told(name, scores)}",
         )
 
 
@@ -142,18 +143,21 @@ def _told(name: str, scores: Scores) -> str:
     """Return what a gap's number does not say."""
     gap, yardstick = scores.gap, scores.yardstick
     if name == "trainer_mean_gap":
-        return f"{gap.tokens} tokens; a perfect rollout would be off by {yardstick.mean_gap:.2g}"
+        return f"{gap.tokens} tokens; a perfect rollout would measure {yardstick.mean_gap:.2g}"
     if name == "trainer_k3":
         return (
-            f"ratio min {gap.ratio_min:.5f}, mean {gap.ratio_mean:.5f}, max {gap.ratio_max:.5f}; "
-            f"a perfect rollout's k3 would be {yardstick.k3:.2g}"
+            f"probability ratio trainer / rollout min {gap.ratio_min:.5f}, mean "
+            f"{gap.ratio_mean:.5f}, max {gap.ratio_max:.5f}; a perfect rollout would measure "
+            f"{yardstick.k3:.2g}"
         )
     found = scores.divergence
     if found is None:
-        return f"no token beyond it; a perfect rollout would be off by {yardstick.max_gap:.2g}"
+        return (
+            f"no token exceeds the limit; a perfect rollout would measure {yardstick.max_gap:.2g}"
+        )
     return (
-        f"first beyond it: prompt {found.prompt} ({found.prompt_tokens} tokens), new token "
-        f"{found.position}, token {found.token}: rollout {found.rollout:.5f}, trainer "
+        f"first to exceed the limit: prompt {found.prompt} ({found.prompt_tokens} tokens), new "
+        f"token {found.position}, token {found.token}: rollout {found.rollout:.5f}, trainer "
         f"{found.trainer:.5f}"
     )
 
@@ -162,11 +166,9 @@ def batch_check(record: Record, scores: Scores, *, exact: bool) -> Check:
     """Compare the rollouts in batches of every size with the first."""
     sizes = ", ".join(map(str, record.batched))
     named = {f"batches of {size}": answers for size, answers in record.batched.items()}
-    what = f"batches of {sizes}, shuffled, each row held against the first rollout"
-    return _alike(
-        "same_in_any_batch", what, named,
-        record.first.rollout, scores, exact=exact,
-    )  # fmt: skip
+    what = f"prompts shuffled into batches of {sizes}, each row against the first rollout's"
+    first = record.first.rollout
+    return _alike("same_in_any_batch", what, named, first, scores, exact=exact)
 
 
 def invariant_check(record: Record) -> Check | None:
@@ -186,8 +188,9 @@ def invariant_check(record: Record) -> Check | None:
         passed=different == 0,
         measured=different,
         limit=0,
-        detail="rows whose ids or log-probabilities are not, bit by bit, those of the prompt alone "
-        f"(--batch-invariant, batches of {', '.join(map(str, record.invariant))})",
+        detail="rows with --batch-invariant in batches of "
+        f"{', '.join(map(str, record.invariant))} of which any bit of ids or log-probabilities "
+        "differs from the same prompt served alone",
     )
 
 
@@ -197,7 +200,8 @@ def graph_check(record: Record, scores: Scores, *, exact: bool) -> Check | None:
         return None
     whole = Answers(tuple(range(len(record.eager))), record.eager)
     return _alike(
-        "same_in_graph_and_eager", "without CUDA graphs", {"eager": whole},
+        "same_in_graph_and_eager", "rollout without CUDA graphs, each row against the first "
+        "rollout's, which has them", {"eager": whole},
         record.first.rollout, scores, exact=exact,
     )  # fmt: skip
 
@@ -238,6 +242,7 @@ def _alike(
         passed=gaps[worst] <= limit and not wrong,
         measured=gaps[worst],
         limit=limit,
-        detail=f"{what}: {ids}; largest gap of log-probabilities before that in nats ({worst})"
+        detail=f"{what}: {ids}; measured is the largest gap of log-probabilities"
+        f"{' before ids part' if parted else ''} (nats), found with {worst}"
         + (f"; {wrong[0]}" if wrong else ""),
     )

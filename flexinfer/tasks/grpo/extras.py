@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from flexinfer.errors import EnvironmentUnfit, one_line
+from flexinfer.errors import EnvironmentUnfit, install_hint, one_line
 
 
-def need(module: str, wanted_by: str, install: str) -> Any:
+def need(module: str, wanted_by: str, extra: str) -> Any:
     """Import `module` for what `wanted_by` names; raises EnvironmentUnfit where it can't be had.
 
-    `install` is what pip is to install.
+    `extra` is the extra of this package that brings it.
     """
     try:
         return importlib.import_module(module)
@@ -19,5 +19,5 @@ def need(module: str, wanted_by: str, install: str) -> Any:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         said = "is not installed" if missing else f"cannot be imported: {one_line(error)}"
         raise EnvironmentUnfit(
-            f"{wanted_by} needs {module}, which {said}", hint=f"pip install '{install}'"
+            f"{wanted_by} needs {module}, which {said}", hint=install_hint(extra)
         ) from error

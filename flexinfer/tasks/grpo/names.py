@@ -11,9 +11,6 @@ from flexinfer.config import EngineConfig, ModelOptions, SamplingParams
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.extras import need
-from flexinfer.tasks.grpo.problems.choose import choose_problems
-from flexinfer.tasks.grpo.problems.hub import HUB_SETS
-from flexinfer.tasks.grpo.rewards.choose import choose_rewards
 from flexinfer.tasks.grpo.training.correction import LOSSES
 
 
@@ -34,13 +31,13 @@ def check_names(config: GrpoConfig) -> None:
     if config.report_to not in (None, "none", "all"):
         _check_tracker(config.report_to)
     if config.rollout == "vllm":
-        need("vllm", "--rollout vllm", "flexinfer[vllm]")
+        need("vllm", "--rollout vllm", "vllm")
     if config.rollout == "hf-cb":
         from flexinfer.backends.huggingface.cb_api import check_continuous_batching
 
         check_continuous_batching()
     if config.optim.endswith("8bit"):
-        need("bitsandbytes", f"--optim {config.optim}", "flexinfer[quant]")
+        need("bitsandbytes", f"--optim {config.optim}", "quant")
 
 
 def check_unheard(options: ModelOptions, engine: EngineConfig, config: GrpoConfig) -> None:
@@ -58,14 +55,6 @@ def check_unheard(options: ModelOptions, engine: EngineConfig, config: GrpoConfi
     if given:
         flag = given[0].replace("_", "-")
         raise UsageError(f"--{flag} means nothing to --rollout vllm", hint="leave it out")
-
-
-def check_work(config: GrpoConfig) -> None:
-    """Raise as the problems and rewards would, without going to the hub for them."""
-    if config.reward:
-        choose_rewards(config.reward)
-    if config.dataset.lower() not in HUB_SETS:
-        choose_problems(config.dataset, seed=config.seed, count=1)
 
 
 def _check_tracker(name: str | None) -> None:

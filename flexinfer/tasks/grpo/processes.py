@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
-from operator import add
 from typing import TYPE_CHECKING, TypeVar
 
 from flexinfer.engine.requests.seeds import mix
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from flexinfer.config import Device
     from flexinfer.engine.requests.outputs import Completion
     from flexinfer.tasks.grpo.rollout import Times
-    from flexinfer.tasks.grpo.training.correction import Gap
 
 T = TypeVar("T")
 
@@ -81,12 +78,6 @@ def joined(device: Device) -> Iterator[None]:
         ) from error
     yield
     PartialState().destroy_process_group()
-
-
-def all_gaps(own: Gap | None) -> Gap | None:
-    """Return the gap over the tokens of all processes; every one has to ask."""
-    found = [gap for gap in _gathered([own]) if gap is not None]
-    return reduce(add, found) if found else None
 
 
 def all_samples(own: Sequence[Completion]) -> list[Completion]:

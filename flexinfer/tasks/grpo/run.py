@@ -19,7 +19,6 @@ from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
 from flexinfer.tasks.environment import environment, now
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.extras import need
 from flexinfer.tasks.grpo.processes import is_first
 from flexinfer.tasks.grpo.training.hush import hushed
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from flexinfer.tasks.grpo.records.log import Log
     from flexinfer.tasks.grpo.records.record import GrpoReport, StepRecord
     from flexinfer.tasks.grpo.setup import Parts
-
-INSTALL = "flexinfer[grpo]"
 
 
 @hushed()
@@ -52,32 +49,25 @@ def run_grpo(
     UsageError, EnvironmentUnfit or NotEnoughMemory where it cannot be done, and KeyboardInterrupt
     once a checkpoint of the last whole step is saved.
     """
-    for module in ("trl", "datasets", "accelerate"):
-        need(module, "train-grpo", INSTALL)
-    from flexinfer.tasks.grpo.names import check_names, check_unheard
-    from flexinfer.tasks.grpo.problems.digest import digest
+    from flexinfer.tasks.grpo.ahead import check_installed, look_ahead
+
+    check_installed()
     from flexinfer.tasks.grpo.processes import joined
     from flexinfer.tasks.grpo.records.log import Log
     from flexinfer.tasks.grpo.records.report import write_page
     from flexinfer.tasks.grpo.records.rollouts_file import NAME, RolloutsFile
     from flexinfer.tasks.grpo.records.stats_file import read_earlier
-    from flexinfer.tasks.grpo.saved.checkpoints import begin, check_outputs, found
+    from flexinfer.tasks.grpo.saved.checkpoints import begin, found
     from flexinfer.tasks.grpo.saved.folder import made
     from flexinfer.tasks.grpo.saved.whole import step_of
-    from flexinfer.tasks.grpo.setup import assemble, work_of
+    from flexinfer.tasks.grpo.setup import assemble
     from flexinfer.weights.load import load
 
     started_at, config = now(), config.filled(options.model)
     first = is_first()
     if not first:
         report, notice, on_step = quiet, lambda line: None, lambda record: None
-    check_outputs(config)
-    check_names(config)
-    check_unheard(options, engine_config, config)
-    rollout_options.check(config.rollout)
-    work = work_of(config)
-    data = digest(work.problems)
-    last = found(options, config, data, notice)
+    work, data, last = look_ahead(options, engine_config, config, rollout_options, notice)
     done = 0 if last is None else step_of(last)
     with ExitStack() as stack:
         stack.enter_context(joined(options.device))
@@ -129,7 +119,7 @@ def _train(
     from flexinfer.tasks.grpo.training.heap import settled_heap
     from flexinfer.tasks.grpo.training.interrupts import StepBoundary
 
-    trainer, boundary = parts.trainer, StepBoundary()
+    trainer, boundary = parts.trainer, StepBoundary(notice)
     trainer.add_callback(Recorder(trainer, parts.rollout, log))
     trainer.add_callback(boundary)
     if parts.rollout is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,17 +25,16 @@ from flexinfer.tasks.grpo.arguments import checked
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.beside import fitted_beside
 from flexinfer.tasks.grpo.positions import check_positions
-from flexinfer.tasks.grpo.problems.choose import choose_problems
 from flexinfer.tasks.grpo.problems.held_out import first_held_out
 from flexinfer.tasks.grpo.problems.length import within_length
 from flexinfer.tasks.grpo.problems.problem_set import Encode, Problems, Prompt, Row
 from flexinfer.tasks.grpo.problems.table import as_dataset
-from flexinfer.tasks.grpo.rewards.choose import check_answers, choose_rewards
 from flexinfer.tasks.grpo.rewards.sample import RewardFunc
 from flexinfer.tasks.grpo.rollout import Rollout
 from flexinfer.tasks.grpo.stages import Stages
 from flexinfer.tasks.grpo.training.correction import Correction
 from flexinfer.tasks.grpo.training.trainer import OnPolicyGRPOTrainer
+from flexinfer.tasks.grpo.work import Work, check_enough
 from flexinfer.weights.adapters.check import NO_EFFECT
 from flexinfer.weights.load import LoadedModel
 
@@ -57,25 +56,6 @@ class Parts:
     config: GrpoConfig
     trainer: OnPolicyGRPOTrainer
     notices: tuple[str, ...]
-
-
-class Work(NamedTuple):
-    """What is trained on, and what judges it."""
-
-    problems: Problems
-    rewards: Sequence[RewardFunc]
-
-
-def work_of(config: GrpoConfig) -> Work:
-    """Return the problems of a config and their rewards.
-
-    They do not depend on the number of steps, which a resumed run may raise. Raises UsageError or
-    EnvironmentUnfit, before a model is loaded.
-    """
-    problems = choose_problems(config.dataset, seed=config.seed)
-    rewards = choose_rewards(config.reward or problems.rewards)
-    check_answers(rewards, problems)
-    return Work(problems, rewards)
 
 
 def encoder(loaded: LoadedModel, options: ModelOptions) -> Encode:
@@ -105,18 +85,6 @@ def adapted(loaded: LoadedModel, config: GrpoConfig) -> nn.Module:
     module: Any = loaded.module
     model: nn.Module = get_peft_model(module, lora)
     return model
-
-
-def check_enough(problems: Problems, config: GrpoConfig, n_processes: int = 1) -> None:
-    """Raise UsageError where a step wants more prompts than there are: TRL would take none."""
-    assert config.num_generations is not None
-    wanted = config.completions_per_step * n_processes // config.num_generations
-    if len(problems.rows) < wanted:
-        raise UsageError(
-            f"--dataset {problems.name}: {len(problems.rows)} prompts, while a step takes {wanted}",
-            hint="lower --per-device-batch-size or --gradient-accumulation-steps, "
-            "or raise --num-generations",
-        )
 
 
 def with_room(

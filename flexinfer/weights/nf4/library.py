@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from flexinfer.errors import EnvironmentUnfit, one_line
+from flexinfer.errors import EnvironmentUnfit, install_hint, one_line
 
 _CPU_LOG = "bitsandbytes.backends.cpu.ops"
 """Warns while it is imported that a package nobody asked for is missing."""
@@ -23,7 +23,7 @@ def library() -> Any:
             raise _broken(error) from error
         raise EnvironmentUnfit(
             "4-bit weights need bitsandbytes, which is not installed",
-            hint="pip install bitsandbytes",
+            hint=install_hint("quant"),
         ) from None
     except Exception as error:
         raise _broken(error) from error

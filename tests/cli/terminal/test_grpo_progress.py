@@ -91,7 +91,7 @@ def test_a_terminal_keeps_the_rows_and_loses_the_bar(
     assert "━" in raw
     assert left[0] == "device: cpu [bold]"
     assert left[1].split() == [
-        "step", "reward", "kl", "gap", "length", "clipped", "generate", "refresh", "train",
+        "step", "reward", "kl", "gap", "mean", "length", "clipped", "generate", "refresh", "train",
         "tok/s",
     ]  # fmt: skip
     assert left[2].split() == ["%", "s", "s", "s"]

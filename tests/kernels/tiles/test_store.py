@@ -16,6 +16,7 @@ from flexinfer.kernels.fast.tile import Tile
 from flexinfer.kernels.fast.tiles.format import as_text, in_order, shipped, well_formed
 from flexinfer.kernels.fast.tiles.store import (
     check_writable,
+    main,
     path_of,
     read,
     shipped_with,
@@ -190,3 +191,27 @@ def test_the_shipped_table_is_made_of_such_files() -> None:
     assert all(map(well_formed, shipped().values()))
     made = json.loads(shipped_with([str(write(DEVICE, TILES, "2026-01-02"))]))
     assert made == shipped() | {DEVICE: TILES}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "No such file or directory"),
+        ("{", "it is not JSON"),
+        ("\x00", "it is not JSON"),
+        ("[]", "it is not a tile file of this version"),
+        ('{"schema": 1}', "it is not a tile file of this version"),
+        ('{"schema": 2, "device": "x", "tiles": {"matmul": 1}}', "its tiles are malformed"),
+        ('{"schema": 2, "tiles": {}}', "its tiles are malformed"),
+    ],
+)
+def test_the_program_says_what_is_wrong_with_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, why: str
+) -> None:
+    path = tmp_path / "tiles.json"
+    if text is not None:
+        path.write_text(text)
+    assert main([str(path)]) == 2
+    assert capsys.readouterr() == ("", f"error: {path}: {why}\n")
+    assert main([]) == 0
+    assert capsys.readouterr().out == shipped_with([])

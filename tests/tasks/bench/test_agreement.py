@@ -175,6 +175,21 @@ def test_a_back_end_without_a_module_is_held_against_the_others() -> None:
     assert "flex batch 64: output gate: off" in words(replace(report, agreements=()))[-3]
 
 
+def test_a_table_tells_at_once_of_pairs_that_are_the_same() -> None:
+    same = [ROW, replace(ROW, backend="hf"), replace(ROW, backend="hf-cb")]
+    report = run(fake_rig()[0])
+    told = replace(report, agreements=agreements(same, "auto"))
+    line = "rows of the same work against each other: all 8 tokens of the probe are the same in "
+    assert f"{line}2 of 2 pairs" in words(told, brief=True)
+    assert not [text for text in words(told, brief=True) if " against flex " in text]
+    assert len([text for text in words(told) if " against flex " in text]) == 2
+    mixed = replace(report, agreements=agreements([*same, other(1, 2)], "auto"))
+    assert f"{line}2 of 3 pairs" in words(mixed, brief=True)
+    assert [text for text in words(mixed, brief=True) if "1 of 2 samples part" in text]
+    single = replace(report, agreements=agreements(same[:2], "auto"))
+    assert single.agreements[0].summary in words(single, brief=True)
+
+
 def test_wrong_agreement_is_the_verdict() -> None:
     report = replace(run(fake_rig()[0]), agreements=agreements([ROW, other(0, 0)], "auto"))
     assert (report.verdict, report.exit_code) == ("wrong output", 1)

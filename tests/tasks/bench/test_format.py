@@ -162,6 +162,33 @@ def test_words_say_what_was_checked(report: BenchReport, form: str) -> None:
     ) in text
 
 
+def test_a_table_tells_at_once_of_all_rows_that_passed(report: BenchReport) -> None:
+    noisier = replace(GATE, checked=50, agreed=50, skipped_for_margin=14, noise=0.5)
+    rows = (
+        replace(report.results[0], gate=GATE),
+        replace(report.results[0], backend="hf", gate=noisier),
+    )
+    both = replace(report, results=rows)
+    worst = (
+        "output gate: all 2 rows passed; at worst 50 of 50 tokens are the reference's (14 more "
+        "within the noise of 0.5 logits in bfloat16), mean log-probability gap 0.012; contexts up "
+        "to 700 tokens"
+    )
+    text = render(both, "table")
+    assert worst in text
+    assert text.count("output gate") == 1
+    for form in ("md", "json"):
+        assert worst not in render(both, form)
+    assert render(both, "md").count("output gate: ") == 2
+    wrong = replace(GATE, agreed=59, problem="wrong output: new token 3")
+    lost = replace(report.results[0], max_batch_size=8, gate=wrong, error=wrong.problem)
+    unchecked = replace(report.results[0], backend="vllm", max_batch_size=2)
+    text = render(replace(report, results=(*rows, lost, unchecked)), "table")
+    assert "output gate: 2 of 4 rows passed; at worst 50 of 50" in text
+    assert "flex batch 8: failed: wrong output: new token 3" in text
+    assert "vllm batch 2: output gate: off" in text
+
+
 def test_wrong_output_is_the_verdict_and_exit_1(report: BenchReport) -> None:
     wrong = replace(GATE, agreed=59, problem="wrong output: new token 3")
     failed = with_row(report, gate=wrong, error=wrong.problem, error_code=1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.errors import EnvironmentUnfit, UsageError, WriteFailed
+from flexinfer.errors import EnvironmentUnfit, UsageError, WriteFailed, install_hint
 from flexinfer.tasks.charts import html
 from flexinfer.tasks.charts.chart import Bars, Page, Table
 from flexinfer.tasks.charts.html import as_html
@@ -155,4 +155,4 @@ def test_what_cannot_be_written_is_said_before_the_work(
     with pytest.raises(EnvironmentUnfit, match="--report needs matplotlib") as caught:
         check_report(str(tmp_path / "a.png"))
     assert caught.value.exit_code == 3
-    assert caught.value.hint == "pip install 'flexinfer[report]'"
+    assert caught.value.hint == install_hint("report")

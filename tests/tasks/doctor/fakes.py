@@ -113,7 +113,7 @@ def machine(
         "run": FakeRun(healthy | dict(answers or {})),
         "disk_free": lambda path: 100 * GIB,
         "writable": lambda path: True,
-        "host_memory": lambda: (2 * memory, memory),
+        "host_memory": lambda: memory,
     }
     return Environment(**machine | fields)
 

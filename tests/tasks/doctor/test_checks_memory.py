@@ -15,6 +15,7 @@ SHAPE = Shapes(
     targets=800, linear=1000, other=500, adapter_row=10, kv_per_token=6, head_dims=(8,),
     layers=2, hidden=4, mlp=8, vocab=100, longest=1000,
 )  # fmt: skip
+GIB = 2**30
 QWEN_NEED = 8.04e9 + 147456 * 64 * 2048
 """Weights and KV cache of qwen3-4b in bf16, as FACTS of the family give them."""
 
@@ -32,9 +33,10 @@ def gpu(tmp_path, free):
 def test_it_fits_and_says_what_is_left(tmp_path):
     line = look(gpu(tmp_path, 40e9), "memory", model="qwen3-4b")
     assert line.status == "ok"
-    left = float(re.fullmatch(r"fits: 64 x 2048 tokens, ([\d.]+) GB free", line.found).group(1))
-    assert 40 - QWEN_NEED / 1e9 - 2.5 < left < 40 - QWEN_NEED / 1e9 - 0.5
-    assert "8.0 GB weights, 19.3 GB KV cache" in line.why
+    said = r"fits: 64 x 2048 tokens need ([\d.]+) GiB, 37\.3 GiB available"
+    needed = float(re.fullmatch(said, line.found).group(1))
+    assert QWEN_NEED / GIB + 0.5 < needed < QWEN_NEED / GIB + 2.5
+    assert "7.5 GiB weights, 18.0 GiB KV cache" in line.why
 
 
 def test_it_fits_in_part(tmp_path):
@@ -55,13 +57,14 @@ def test_it_does_not_fit_and_only_a_model_that_was_asked_for_fails(tmp_path, mod
 def test_on_a_cpu_main_memory_counts_and_weights_are_float32(tmp_path):
     line = look(machine(tmp_path, memory=int(100e9)), "memory", model="qwen3-4b")
     assert line.status == "ok"
-    assert "16.1 GB weights" in line.why
+    assert "15.0 GiB weights" in line.why
     assert "--mode bf16 in float32 (a CPU's default dtype)" in line.why
 
 
 def test_on_a_gpu_the_dtype_is_said_too(tmp_path):
     assert (
-        "--mode bf16 in bfloat16: 8.0" in look(gpu(tmp_path, 40e9), "memory", model="qwen3-4b").why
+        "--mode bf16 in bfloat16: 7.5 GiB"
+        in look(gpu(tmp_path, 40e9), "memory", model="qwen3-4b").why
     )
 
 
@@ -72,7 +75,7 @@ def test_the_dtype_of_the_plan_is_the_one_that_models_are_loaded_in(tmp_path, cu
     chosen, _ = choose_dtype("auto", device, torch.bfloat16)
     why = look(there, "memory", model="qwen3-4b").why
     assert f" in {str(chosen).removeprefix('torch.')}" in why
-    assert f"{4.022e9 * chosen.itemsize / 1e9:.1f} GB weights" in why
+    assert f"{4.022e9 * chosen.itemsize / GIB:.1f} GiB weights" in why
 
 
 def test_the_embedded_model_fits_a_laptop(tmp_path):

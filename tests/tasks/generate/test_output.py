@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexinfer.errors import UsageError, WriteFailed
+from flexinfer.tasks.generate.heading import headings
+from flexinfer.tasks.generate.input import Item
 from flexinfer.tasks.generate.output import InOrder, as_line
 from flexinfer.tasks.generate.records import Record
 from flexinfer.tasks.generate.resume import check_same, in_order, read_finished
@@ -71,10 +73,35 @@ def test_a_failed_write_is_not_tried_again(error: Exception) -> None:
 
 
 def test_text_lines_keep_the_place_of_a_failure() -> None:
-    assert as_line({"outputs": [{"text": "a"}, {"text": "b"}]}, "text") == "a\nb\n"
-    assert as_line({"outputs": [], "error": "e"}, "text") == "\n"
-    assert as_line({"outputs": [], "error": "e"}, "text", alone=True) == ""
+    both, failed = {"outputs": [{"text": "a"}, {"text": "b"}]}, {"outputs": [], "error": "e"}
+    assert as_line(both, "text") == "a\nb\n"
+    assert as_line(both, "text", heading="--- 0") == "--- 0\na\nb\n"
+    assert as_line(failed, "text", heading="--- 0") == "--- 0\n\n"
+    assert as_line(failed, "text") == ""
     assert as_line({"x": "é"}, "jsonl") == '{"x": "é"}\n'
+
+
+def test_headings_tell_requests_apart() -> None:
+    items = (
+        Item(id=0, prompt="12+30=\n\x1b[2J next"),
+        Item(
+            id="a", messages=({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
+        ),
+        Item(id="twice", prompt="one"),
+        Item(id="twice", prompt="two"),
+        Item(id=7, prompt_token_ids=(1, 2)),
+        Item(id=None, line=6, error="not JSON"),
+        Item(id=8, prompt="x" * 100),
+    )
+    assert headings(items) == {
+        0: "--- 0: 12+30= [2J next",
+        "a": "--- a: u",
+        "twice": "--- twice",
+        7: "--- 7",
+        None: "--- (no id)",
+        8: f"--- 8: {'x' * 60} ...",
+    }
+    assert headings(items[:1]) == {}
 
 
 def test_only_whole_records_without_error_count_as_finished(tmp_path: Path) -> None:

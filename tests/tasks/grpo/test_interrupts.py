@@ -1,15 +1,17 @@
-"""Signals wait while a step is being counted, and come through after it."""
+"""Signals wait while a step is being counted, and come through after it; or while one is saved."""
 
 from __future__ import annotations
 
 import random
 import signal
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from flexinfer.errors import WriteFailed
 from flexinfer.tasks.grpo.training.interrupts import RandomState, StepBoundary
 
 
@@ -73,3 +75,71 @@ def test_what_is_saved_is_the_state_after_the_last_whole_step() -> None:
         broken_off()
     expected.restore()
     assert saved == [random.random()]
+
+
+class Saved:
+    """A trainer at step 3 whose checkpoint takes two writes, with signals between them."""
+
+    def __init__(self, *signals: int) -> None:
+        self.state, self.model = SimpleNamespace(global_step=3), None
+        self.args = SimpleNamespace(world_size=1, output_dir="nowhere")
+        self.written: list[str] = []
+        self.signals = signals
+
+    def _save_checkpoint(self, model: None, trial: None) -> None:
+        self.written.append("weights")
+        for number in self.signals:
+            signal.raise_signal(number)
+        self.written.append("state")
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGINT, signal.SIGTERM)])
+@pytest.mark.parametrize("why", [KeyboardInterrupt, WriteFailed("the disk is full")])
+def test_a_signal_while_a_step_is_saved_does_not_cut_it(
+    why: BaseException, signals: tuple[int, ...]
+) -> None:
+    said = list[str]()
+    boundary, trainer = StepBoundary(said.append), Saved(*signals)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    boundary.on_step_end()
+
+    def broken_off() -> None:
+        with boundary.saving(trainer):
+            raise why
+
+    with pytest.raises((KeyboardInterrupt, WriteFailed)) as ended:
+        broken_off()
+    assert trainer.written == ["weights", "state"]
+    assert "step 3 is saved" in f"{ended.value} {getattr(ended.value, 'hint', '')}"
+    assert said == ["saving step 3; a further Ctrl-C waits until it is written"] * (
+        ended.type is KeyboardInterrupt
+    )
+    assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_just_before_signals_are_held_does_not_cut_it_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second Ctrl-C comes while the handler of the first is being put in place."""
+    boundary, trainer = StepBoundary(), Saved()
+    before, real = signal.getsignal(signal.SIGINT), signal.signal
+    boundary.on_step_end()
+    late = [KeyboardInterrupt()]
+
+    def interrupted(number: int, handler: Any) -> Any:
+        if late:
+            raise late.pop()
+        return real(number, handler)
+
+    def broken_off() -> None:
+        with boundary.saving(trainer):
+            monkeypatch.setattr(signal, "signal", interrupted)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="step 3 is saved"):
+        broken_off()
+    assert not late
+    assert trainer.written == ["weights", "state"]
+    assert signal.getsignal(signal.SIGINT) is before

@@ -40,6 +40,21 @@ def test_a_loss_that_weights_would_not_correct(tmp_path: Path) -> None:
         pass
 
 
+def test_a_rollout_is_not_corrected_twice(tmp_path: Path) -> None:
+    """As __init__ asks, for which vLLM would have to be there."""
+    for mode in ("token_truncate", "none"):
+        with parts("qwen3", config(tmp_path, is_correction=mode)) as ready:
+            ready.trainer.use_vllm = True
+            ready.trainer.vllm_importance_sampling_correction = False
+            ready.trainer._check_correction()
+            ready.trainer.vllm_importance_sampling_correction = True
+            if mode == "none":
+                ready.trainer._check_correction()
+                continue
+            with pytest.raises(UsageError, match="corrected twice"):
+                ready.trainer._check_correction()
+
+
 def test_a_column_that_the_rollout_fills() -> None:
     with pytest.raises(RequestError, match="'policy_version' means something to the trainer"):
         checked({"prompt": "a", "policy_version": 3})

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from flexinfer.tasks.grpo.records.report import page, write_page
-from flexinfer.tasks.grpo.records.step_row import COLUMNS, cells, heads, line
+from flexinfer.tasks.grpo.records.step_row import COLUMNS, line, rows
+from flexinfer.tasks.grpo.records.summary import as_text
 from tests.support.steps import made_report, made_step
 
 STEPS = [made_step(n, rewards={"a": 0.1 * n, "b": 1.0}, clipped_fraction=0.0) for n in (3, 4)]
@@ -76,7 +77,7 @@ def test_the_page_says_what_ran_and_how_far() -> None:
     assert "2 of 200 steps, interrupted" in shown.facts[0]
     assert shown.facts[1].startswith("fake, 2026")
     assert shown.facts[2] == "accuracy on held-out problems: 50.0% before, 75.0% after"
-    assert shown.tables[0].rows == [heads(), *map(cells, STEPS)]
+    assert shown.tables[0].rows == rows(STEPS)
     assert shown.notes[0] == "device: cpu"
 
 
@@ -88,11 +89,11 @@ def test_a_run_of_any_length_is_written(tmp_path: Path, name: str, count: int) -
 
 
 def test_a_row_has_every_figure_once() -> None:
-    assert dict(zip(heads(), cells(made_step(7, kl=0.25)), strict=True)) == {
+    assert dict(zip(*rows([made_step(7, kl=0.25)]), strict=True)) == {
         "step": "7",
         "reward": "0.507",
         "kl": "2.5e-01",
-        "gap": "1.5e-06",
+        "gap mean": "1.5e-06",
         "length": "6.2",
         "clipped %": "12",
         "generate s": "2.25",
@@ -101,9 +102,30 @@ def test_a_row_has_every_figure_once() -> None:
         "tok/s": "1,820",
     }
     assert line(made_step(7), 200) == (
-        "step 7/200: reward 0.507, kl -, gap 1.5e-06, length 6.2, clipped 12 %, "
+        "step 7/200: reward 0.507, gap mean 1.5e-06, length 6.2, clipped 12 %, "
         "generate 2.25 s, refresh 0.03 s, train 3.50 s, 1,820 tok/s"
     )
+
+
+def test_kl_is_a_column_where_it_is_computed() -> None:
+    assert not {"kl"} & {*rows(STEPS)[0]}
+    assert [row[2] for row in rows([made_step(1, kl=0.25), made_step(2)])] == ["kl", "2.5e-01", "-"]
+    assert "kl 2.5e-01, gap mean" in line(made_step(7, kl=0.25), 200)
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (1, ["1 step in 12.5 s", "reward: 0.501", "the step: generate 2.25 s"]),
+        (2, ["2 steps in 12.5 s", "reward: 0.501 -> 0.502 (first and last step)", "median step:"]),
+        (20, ["reward: 0.502 -> 0.520 (first and last 2 of the steps)", "median step: generate"]),
+    ],
+)
+def test_the_summary_of_a_run_of_any_length(count: int, told: list[str]) -> None:
+    lines = as_text(made_report(*(made_step(n + 1) for n in range(count)))).splitlines()
+    assert all(any(part in text for text in lines) for part in told), lines
+    assert ("reward: 0.501" in lines) == (count == 1)
+    assert any("largest gap of a token 2.5e-05" in text for text in lines)
 
 
 def test_rows_fit_a_terminal() -> None:
@@ -112,5 +134,5 @@ def test_rows_fit_a_terminal() -> None:
     large = made_step(
         99999, reward=-12.345, kl=1e-9, tokens_per_s=99999.0, generate_s=999.99, train_s=999.9
     )
-    for column, cell in zip(COLUMNS, cells(large), strict=True):
+    for column, cell in zip(COLUMNS, rows([large])[1], strict=True):
         assert len(cell) <= column.width + 1, column.name

@@ -13,14 +13,14 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import triton
 
 from flexinfer.core.cache_folder import cache_folder
-from flexinfer.errors import WriteFailed
+from flexinfer.errors import UsageError, WriteFailed
 from flexinfer.kernels.fast.tiles.format import (
     Entries,
     as_text,
@@ -32,6 +32,7 @@ from flexinfer.kernels.fast.tiles.format import (
 
 SCHEMA = 2
 SET = "set XDG_CACHE_HOME to a folder of yours"
+OTHER_MAKE, MALFORMED = "it is not a tile file of this version", "its tiles are malformed"
 
 
 class Stored(NamedTuple):
@@ -73,15 +74,20 @@ def _ignored(path: Path, why: str) -> Stored:
 
 def complaint(document: Any, device: str) -> str | None:
     """Return why a document cannot be used for a device, or None."""
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        return "it is not a tile file of this version"
+    if not _of_this_version(document):
+        return OTHER_MAKE
     if document.get("device") != device:
         return f"it is of {document.get('device')!r:.60}"
     if document.get("triton") != triton.__version__:
         return f"it is of Triton {document.get('triton')!r:.40}, this is {triton.__version__}"
     day = document.get("tuned_on")
     plain = isinstance(day, str) and day.isprintable() and len(day) <= 40
-    return None if plain and well_formed(document.get("tiles")) else "its tiles are malformed"
+    return None if plain and well_formed(document.get("tiles")) else MALFORMED
+
+
+def _of_this_version(document: Any) -> bool:
+    """Return whether a document says that it is a tile file as `write` makes them."""
+    return isinstance(document, dict) and document.get("schema") == SCHEMA
 
 
 def check_writable(device: str) -> None:
@@ -121,14 +127,39 @@ def _failed(path: Path, error: OSError) -> WriteFailed:
 
 
 def shipped_with(paths: Iterable[str]) -> str:
-    """Return the text of tiles.json with the tiles of these files in it."""
+    """Return the text of tiles.json with the tiles of these files in it; raises UsageError."""
     devices = shipped()
     for path in paths:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-        device = document["device"]
-        devices[device] = in_order(merged(devices.get(device, {}), document["tiles"]))
+        device, tiles = _read_whole(Path(path))
+        devices[device] = in_order(merged(devices.get(device, {}), tiles))
     return as_text(devices)
 
 
+def _read_whole(path: Path) -> tuple[str, Entries]:
+    """Return the device and the tiles of a file, of whatever Triton; raises UsageError."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: it is not JSON") from error
+    if not _of_this_version(document):
+        raise UsageError(f"{path}: {OTHER_MAKE}")
+    device, tiles = document.get("device"), document.get("tiles")
+    if not isinstance(device, str) or not well_formed(tiles):
+        raise UsageError(f"{path}: {MALFORMED}")
+    return device, tiles
+
+
+def main(paths: Sequence[str]) -> int:
+    """Print tiles.json with the tiles of these files in it, and return the exit code."""
+    try:
+        sys.stdout.write(shipped_with(paths))
+    except UsageError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
 if __name__ == "__main__":
-    sys.stdout.write(shipped_with(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -127,8 +127,16 @@ def assign(marked: Marked, found: Played) -> Traced:
         Timed(op, len(spans), sum(next(times) for _ in spans)) for op, spans in marked if spans
     )
     strange = sum(a != b for a, b in zip(launched, found.names, strict=True))
-    remark = f"{strange} kernels of a played step are not those of single launches"
-    return Traced(timed, found, remark if strange else None)
+    return Traced(timed, found, _strange(strange, len(launched)) if strange else None)
+
+
+def _strange(count: int, of: int) -> str:
+    """Say what it means that kernels have other names than those of single launches."""
+    differ, whose = ("differs", "its") if count == 1 else ("differ", "their")
+    return (
+        f"{count} of the {of} kernels of a step {differ} from those of operations launched one by "
+        f"one, which tell whose kernel is whose: {whose} operation is found by place alone"
+    )
 
 
 def _marked(held: Standing) -> Marked | None:

@@ -16,6 +16,7 @@ from flexinfer.tasks.bench.compare.side_by_side import form_of, labels
 from flexinfer.tasks.bench.profile.result import Profile
 from flexinfer.tasks.bench.profile.table import profile_markdown, profile_table
 from flexinfer.tasks.bench.result import DEFINITIONS, BenchReport, BenchResult, Comparison
+from flexinfer.tasks.bench.show.passed import agreements_in_brief, gates_at_once, passed
 from flexinfer.tasks.columns import fitted, markdown, number
 
 NO_ROOFLINE = (
@@ -38,7 +39,7 @@ def as_table(report: BenchReport, width: int | None = None) -> str:
     """Return aligned columns under a heading, then what needs saying in words."""
     lines = fitted(table_rows(report), width=width)
     profiles = _profiles(report, partial(profile_table, width=width))
-    whole = [*heading(report), "", *lines, "", *profiles, *words(report)]
+    whole = [*heading(report), "", *lines, "", *profiles, *words(report, brief=True)]
     if width is not None:
         whole = [part for line in whole for part in _broken(line, width)]
     return "\n".join(whole) + "\n"
@@ -124,23 +125,30 @@ def heading(report: BenchReport) -> list[str]:
     ]
 
 
-def words(report: BenchReport) -> list[str]:
-    """Return what the columns cannot hold: the definition, problems, comparisons, the verdict."""
+def words(report: BenchReport, *, brief: bool = False) -> list[str]:
+    """Return what the columns cannot hold: the definition, problems, comparisons, the verdict.
+
+    In `brief` what several rows passed alike is one line with the worst of their figures.
+    """
     lines = [f"tok/s: {DEFINITIONS['decode_tps']}"]
     done = [row for row in report.results if row.error is None]
     if done and all(row.roofline_pct is None for row in done):
         lines.append(NO_ROOFLINE)
+    at_once = gates_at_once(report) if brief else []
+    lines += at_once
     held = {name for one in report.agreements if one.tokens for name in (one.label, one.against)}
     for label, row in zip(labels(report.results), report.results, strict=True):
         found = f"failed: {row.error}" if row.error else _gate(row, label in held)
-        lines.append(f"{label}: {found}")
+        if not (at_once and passed(row)):
+            lines.append(f"{label}: {found}")
         if row.refresh_s is not None:
             lines.append(f"{label}: a refresh of the adapter takes {1e3 * row.refresh_s:.1f} ms")
         lines += [
             f"{label}: round {number} left out: {problem}"
             for number, problem in row.flagged_rounds.items()
         ]
-    lines += [agreement.summary for agreement in report.agreements]
+    pairs = report.agreements
+    lines += agreements_in_brief(pairs) if brief else [agreement.summary for agreement in pairs]
     lines += [_change(comparison) for comparison in report.comparisons]
     return [*lines, f"verdict: {report.verdict}"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flexinfer.core.sizes import human
 from flexinfer.tasks.doctor.context import Context
 from flexinfer.tasks.doctor.facts.torch_facts import CudaDevice
 from flexinfer.tasks.doctor.report import Finding, fail, ok, skip, warn
@@ -25,7 +26,8 @@ def device(context: Context) -> Finding:
     if not facts.devices:
         return _without_cuda(context)
     first = facts.devices[0]
-    found = f"{first.name}, {first.architecture}, {_gb(first.free)} of {_gb(first.total)} GB free"
+    memory = f"{human(first.free)} of {human(first.total)} available"
+    found = f"{first.name}, {first.architecture}, {memory}"
     if len(facts.devices) > 1:
         found += f" (the first of {len(facts.devices)}; flexinfer uses one)"
     if facts.matmul_error is None or not facts.matmul_error <= MATMUL_LIMIT:
@@ -48,8 +50,9 @@ def _capability(first: CudaDevice, found: str) -> Finding:
 def _without_cuda(context: Context) -> Finding:
     """Describe the CPU; fail where there is a GPU that torch should have reached."""
     facts, environment = context.torch, context.environment
-    _, available = environment.host_memory()
-    found = f"CPU, {environment.cores} cores, {facts.cpu_capability}, {_gb(available)} GB free"
+    available = environment.host_memory()
+    memory = f"{human(available)} available"
+    found = f"CPU, {environment.cores} cores, {facts.cpu_capability}, {memory}"
     visible = environment.variables.get("CUDA_VISIBLE_DEVICES")
     if facts.cuda_build and context.nvidia.devices:
         if visible is not None and visible.strip() in HIDDEN:
@@ -76,8 +79,3 @@ def cuda_graphs(context: Context) -> Finding:
         why = f"the replay did not see its new input (relative error {facts['error']:.2g})"
         return fail("capture and replay run", why, fix)
     return ok(f"captured and replayed, {facts['replay_us']:.0f} us a replay")
-
-
-def _gb(count: float) -> str:
-    """Write bytes in GB."""
-    return f"{count / 1e9:.1f}"

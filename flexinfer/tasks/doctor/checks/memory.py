@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flexinfer.core.sizes import human
 from flexinfer.errors import UsageError
 from flexinfer.tasks.doctor.context import Context
 from flexinfer.tasks.doctor.facts.memory_plan import BATCH, MemoryPlan, plan, weight_bytes
@@ -44,14 +45,14 @@ def memory(context: Context) -> Finding:
         return skip(f"{target.label}: {target.trouble}", "its shape is known once it is loaded")
     shape, element_bytes = shapes(target.config), 2 if devices else 4
     planned = plan(shape, context.mode, element_bytes)
-    free = devices[0].free if devices else context.environment.host_memory()[1]
+    free = devices[0].free if devices else context.environment.host_memory()
     weights = weight_bytes(shape, context.mode, element_bytes)
     parts = {
         "weights": weights,
         "KV cache": planned.per_sequence * BATCH,
         "working space": planned.fixed - weights,
     }
-    detail = ", ".join(f"{_gb(count)} {name}" for name, count in parts.items())
+    detail = ", ".join(f"{human(count)} {name}" for name, count in parts.items())
     dtype = "bfloat16" if devices else "float32 (a CPU's default dtype)"
     why = f"estimate for --mode {context.mode} in {dtype}: {detail}"
     return _verdict(context, planned, free, why)
@@ -60,23 +61,17 @@ def memory(context: Context) -> Finding:
 def _verdict(context: Context, planned: MemoryPlan, free: float, why: str) -> Finding:
     """Say whether the workload fits, or how much of it does."""
     work = f"{BATCH} x {planned.tokens} tokens"
-    left = free - planned.needed()
-    if left >= 0:
-        return ok(f"fits: {work}, {_gb(left)} free", why)
+    figures = f"{work} need {human(planned.needed())}, {human(free)} available"
+    if planned.needed() <= free:
+        return ok(f"fits: {figures}", why)
     fits = planned.largest_batch(free)
-    short = f"{work} need {_gb(planned.needed())}, {_gb(free)} are free"
     if fits == 0:
         spared = context.mode == "4bit" or lacks("--load-in-4bit")
         fewer_bits = "" if spared else "--load-in-4bit, "
         fix = f"free memory, {fewer_bits}or {SMALLER}"
-        return unfit(context.target.asked, f"does not fit: {short}", why, fix)
+        return unfit(context.target.asked, f"does not fit: {figures}", why, fix)
     return warn(
-        f"fits in part: {fits} x {planned.tokens} tokens; {short}",
+        f"fits in part: {fits} x {planned.tokens} tokens; {figures}",
         f"{why}; a larger batch waits its turn",
         f"--max-batch-size {fits}, or shorter sequences with --max-seq-length",
     )
-
-
-def _gb(count: float) -> str:
-    """Write bytes in GB."""
-    return f"{count / 1e9:.1f} GB"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flexinfer.engine.memory import human
+from flexinfer.core.sizes import human
 from flexinfer.tasks.grpo.plan.fit import Part, kv_phase, needed
 from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
 

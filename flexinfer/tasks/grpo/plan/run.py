@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flexinfer.config import EngineConfig, ModelOptions
-from flexinfer.engine.memory import SHARE, available_memory, human
+from flexinfer.core.sizes import human
+from flexinfer.engine.memory import SHARE, available_memory
 from flexinfer.errors import NotEnoughMemory
 from flexinfer.tasks.columns import aligned
 from flexinfer.tasks.environment import document, now
@@ -34,8 +35,9 @@ ASSUMED_PROMPT, ASSUMED_SUM = 512, 128
 class Plan:
     """What a run would do and need; bytes throughout.
 
-    `at_once` of `kv.sequences` sequences fit at their longest: the others wait. `scored_at_once`
-    held-out problems are answered at a time, 0 where none are.
+    The cache gets `granted`, in which `at_once` of `kv.sequences` sequences fit at their longest:
+    the others wait. `least`, with KV for `least_at_once` of them, must be there for a run to start;
+    `wanted` holds all. `scored_at_once` held-out problems are answered at a time, 0 where none are.
     """
 
     config: dict[str, Any]
@@ -48,7 +50,9 @@ class Plan:
     kv: KV
     available: int
     least: int
+    least_at_once: int
     wanted: int
+    granted: int
     at_once: int
     scored_at_once: int
     hints: tuple[str, ...]
@@ -66,14 +70,27 @@ class Plan:
 
     @property
     def verdict(self) -> str:
-        """Whether it fits, in a line."""
-        figures = f"{human(self.least)} at least, {human(self.available)} available"
-        if not self.fits:
-            return f"does not fit: needs {figures}"
-        if self.at_once < self.kv.sequences:
-            few = f"{self.at_once} of {self.kv.sequences} sequences of {self.kv.longest} tokens"
-            return f"fits, with KV for {few} at once: {human(self.available)} available"
-        return f"fits: needs {human(self.wanted)}, {human(self.available)} available"
+        """Whether it fits, in a line: what is counted, and how much KV is in it."""
+        there = f"{human(self.available)} available on {self.device}"
+        asked = self.config["engine"]["kv_memory"]
+        if asked is not None and asked > self.available:
+            return f"does not fit: --kv-memory asks for {human(asked)}, {there}"
+        if self.least > self.available:
+            even = "even " if self.least_at_once < self.kv.sequences else ""
+            needs = f"{human(self.least)}, {even}{self._with_kv(self.least_at_once)}"
+            return f"does not fit: needs {needs}; {there}"
+        if not self.at_once:
+            one = f"one sequence of {self.kv.longest} tokens needs {human(self.kv.least)}"
+            return f"does not fit: {human(self.granted)} for the KV cache, {one}; {there}"
+        *parts, cache = self.parts
+        needs = human(needed(parts, replace(cache, n_bytes=self.granted)))
+        waits = ", the others wait" if self.at_once < self.kv.sequences else ""
+        return f"fits: needs {needs}, {self._with_kv(self.at_once)}{waits}; {there}"
+
+    def _with_kv(self, sequences: int) -> str:
+        """Say for how many sequences at a time a sum has KV in it."""
+        few = "all" if sequences == self.kv.sequences else f"{sequences} of"
+        return f"with KV for {few} {self.kv.sequences} sequences of {self.kv.longest} tokens"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON document as plain containers."""
@@ -120,7 +137,10 @@ def plan_run(
     kept = max(int(granted), kv.least) if cache.phase == "always" else kv.least
     least = needed(parts, replace(cache, n_bytes=kept))
     excess = engine.kv_memory is not None and engine.kv_memory > free
-    hints = advice(parts, options, config, cache) if least > free else ()
+    short = least > free or room < kv.least
+    hints = advice(parts, options, config, cache) if short else ()
+    if not excess and (engine.kv_memory or kv.least) < kv.least:
+        hints = (*hints, "raise --kv-memory")
     return Plan(
         config={"model": asdict(options), "engine": asdict(engine), "grpo": asdict(config)},
         started_at=started_at,
@@ -132,7 +152,9 @@ def plan_run(
         kv=kv,
         available=free,
         least=least,
+        least_at_once=kv.holds(kept),
         wanted=needed(parts, cache),
+        granted=int(granted),
         at_once=0 if excess else kv.holds(granted),
         scored_at_once=0 if config.rollout == "vllm" else min(held_out, engine.max_batch_size),
         hints=(*hints, "lower --kv-memory") if excess else hints,
@@ -159,6 +181,7 @@ def render(plan: Plan, as_json: bool, width: int | None = None) -> str:
         *aligned([["batches", "count"], *_counts(plan)], words=1),
         "",
         *aligned([["memory", "while", "size"], *_sizes(plan.parts)], words=2),
+        "counted: what is always there, and the larger of rollout and training",
         "",
         plan.verdict,
         *(f"hint: {hint}" for hint in plan.hints),

@@ -15,21 +15,23 @@ from flexinfer.engine.memory import SHARE
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.fit import kv_phase, room_for
 from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
-from flexinfer.tasks.grpo.problems.choose import choose_problems
 from flexinfer.tasks.grpo.problems.held_out import shortfall
 from flexinfer.tasks.grpo.problems.hub import HUB_SETS
+from flexinfer.tasks.grpo.problems.problem_set import Problems
 
 AT_ONCE = 64
 """Held-out problems that are answered at a time, at most, whatever the size of a step."""
 
 
-def held_out_of(config: GrpoConfig, notice: Callable[[str], None] = lambda line: None) -> int:
-    """Return how many held-out problems are scored; of a hub's set AT_ONCE at most.
+def held_out_of(
+    config: GrpoConfig, problems: Problems | None, notice: Callable[[str], None] = lambda line: None
+) -> int:
+    """Return how many of `problems` (None: the hub's) are scored; of those AT_ONCE at most.
 
     Nobody goes to the hub for it, or measures prompts. `notice` hears where there are fewer than
     --eval-size wants.
     """
-    (name, known), wanted = _known_held_out(config), config.eval_size
+    (name, known), wanted = _known_held_out(config, problems), config.eval_size
     found = AT_ONCE if known is None else known
     if wanted is None:
         return found
@@ -39,13 +41,12 @@ def held_out_of(config: GrpoConfig, notice: Callable[[str], None] = lambda line:
     return min(found, wanted)
 
 
-def _known_held_out(config: GrpoConfig) -> tuple[str, int | None]:
+def _known_held_out(config: GrpoConfig, problems: Problems | None) -> tuple[str, int | None]:
     """Return the data set's name and how many problems it holds out, None where the hub knows."""
+    if problems is not None:
+        return problems.name, len(problems.held_out)
     name = config.dataset.lower()
-    if (hub_set := HUB_SETS.get(name)) is not None:
-        return name, 0 if hub_set.test is None else None
-    problems = choose_problems(config.dataset, seed=config.seed, count=1)
-    return problems.name, len(problems.held_out)
+    return name, 0 if HUB_SETS[name].test is None else None
 
 
 def needs_more(engine: EngineConfig, config: GrpoConfig, held_out: int) -> bool:

@@ -92,8 +92,8 @@ def _parsed(name: str, place: str, line: bytes) -> Any:
 
 def _parquet(name: str) -> Iterator[_Numbered]:
     """Read a parquet file batch by batch; rows count from 1."""
-    parquet = need("pyarrow.parquet", f"--dataset {name}", "flexinfer[grpo]")
-    arrow_error = need("pyarrow", f"--dataset {name}", "flexinfer[grpo]").ArrowException
+    parquet = need("pyarrow.parquet", f"--dataset {name}", "grpo")
+    arrow_error = need("pyarrow", f"--dataset {name}", "grpo").ArrowException
     try:
         with open(name, "rb") as stream:
             for number, record in enumerate(_records(parquet.ParquetFile(stream)), start=1):

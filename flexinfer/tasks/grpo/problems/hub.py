@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,10 +18,13 @@ from flexinfer.engine.requests.chat import GRPO_SYSTEM
 from flexinfer.errors import EnvironmentUnfit, one_line
 from flexinfer.tasks.grpo.extras import need
 from flexinfer.tasks.grpo.problems.problem_set import Problems, Row, user_says
+from flexinfer.weights.hub import fetched, reason
 
 REWARDS = ("format-exact", "format-approximate", "answer", "numbers")
 """They read the markers that the system prompt of every row explains."""
 ANSWER_MARK = "####"
+CARD = "README.md"
+"""The page of a set, the first that the datasets library asks for."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,35 @@ def from_hub(name: str) -> Problems:
     reachable, or it is not what it was.
     """
     hub_set = HUB_SETS[name]
+    check_reach(name, hub_set)
     rows = _rows(name, hub_set, hub_set.train)
     held_out = [] if hub_set.test is None else _rows(name, hub_set, hub_set.test)
     beside = f"; {len(held_out)} others are held out" if held_out else ""
     notice = f"problems: {name} ({hub_set.path}, {hub_set.config}), {len(rows)} rows{beside}"
     return Problems(name=name, rows=rows, held_out=held_out, rewards=REWARDS, notices=(notice,))
+
+
+def check_reach(name: str, hub_set: HubSet) -> None:
+    """Raise EnvironmentUnfit at once where a set is neither cached nor reachable.
+
+    The datasets library would try again for half a minute, and say so each time.
+    """
+    datasets = need("datasets", f"--dataset {name}", "grpo")
+    cached = Path(datasets.config.HF_DATASETS_CACHE) / hub_set.path.replace("/", "___")
+    if cached.is_dir():
+        return
+    try:
+        fetched(hub_set.path, [CARD], kind="dataset")
+    except (OSError, ValueError) as error:  # what huggingface_hub raises derives from these
+        raise _out_of_reach(name, hub_set, reason(error)) from error
+
+
+def _out_of_reach(name: str, hub_set: HubSet, why: str) -> EnvironmentUnfit:
+    """Return what to raise where a set cannot be had."""
+    return EnvironmentUnfit(
+        f"--dataset {name}: {hub_set.path} is neither cached nor reachable ({why})",
+        hint="go online once, give a FILE.jsonl, or --dataset arithmetic",
+    )
 
 
 def _rows(name: str, hub_set: HubSet, split: str) -> list[Row]:
@@ -88,11 +116,8 @@ def _read(table: Iterable[Mapping[str, Any]], hub_set: HubSet) -> Iterable[Row]:
 
 def _load(name: str, hub_set: HubSet, split: str) -> Any:
     """Return a split as datasets has it."""
-    datasets = need("datasets", f"--dataset {name}", "flexinfer[grpo]")
+    datasets = need("datasets", f"--dataset {name}", "grpo")
     try:
         return datasets.load_dataset(hub_set.path, hub_set.config, split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise EnvironmentUnfit(
-            f"--dataset {name}: {hub_set.path} is neither cached nor reachable ({one_line(error)})",
-            hint="go online once, give a FILE.jsonl, or --dataset arithmetic",
-        ) from error
+        raise _out_of_reach(name, hub_set, one_line(error)) from error

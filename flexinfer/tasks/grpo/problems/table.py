@@ -16,8 +16,8 @@ def as_dataset(name: str, rows: Sequence[Row]) -> Any:
     Raises UsageError where a column holds values of different kinds, EnvironmentUnfit without the
     datasets library.
     """
-    datasets = need("datasets", "train-grpo", "flexinfer[grpo]")
-    arrow_error = need("pyarrow", "train-grpo", "flexinfer[grpo]").ArrowException
+    datasets = need("datasets", "train-grpo", "grpo")
+    arrow_error = need("pyarrow", "train-grpo", "grpo").ArrowException
     try:
         return datasets.Dataset.from_list([*rows])
     except (arrow_error, OverflowError, TypeError) as error:

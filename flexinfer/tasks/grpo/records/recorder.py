@@ -11,10 +11,11 @@ import torch
 from transformers import TrainerCallback
 
 from flexinfer.errors import FlexinferError
-from flexinfer.tasks.grpo.processes import all_gaps, all_samples, all_times
+from flexinfer.tasks.grpo.processes import all_samples, all_times
 from flexinfer.tasks.grpo.records.log import Log, completions
 from flexinfer.tasks.grpo.records.record import StepRecord
 from flexinfer.tasks.grpo.rollout import Rollout, Times
+from flexinfer.tasks.grpo.training.correction import GAP, RATIO
 from flexinfer.tasks.grpo.training.trainer import OnPolicyGRPOTrainer
 
 GB = 1e9
@@ -52,8 +53,7 @@ class Recorder(TrainerCallback):  # type: ignore[misc]  # transformers has no ty
 
     def _record(self, step: int, logs: Mapping[str, float]) -> StepRecord:
         """Return the record of a step; raises FlexinferError where nothing was measured."""
-        gap = all_gaps(self._trainer.take_gap())
-        if gap is None:
+        if f"{GAP}/mean" not in logs:
             raise FlexinferError(f"step {step} trained on no token: every completion was masked")
         times = Times() if self._rollout is None else all_times(self._rollout.take_times())
         train_s = self._step_s - times.refresh_s - times.generate_s
@@ -65,11 +65,11 @@ class Recorder(TrainerCallback):  # type: ignore[misc]  # transformers has no ty
             rewards=_by_name(logs),
             loss=logs["loss"],
             kl=logs.get("kl"),
-            gap_mean=gap.mean,
-            gap_max=gap.largest,
-            ratio_min=gap.ratio_min,
-            ratio_mean=gap.ratio_mean,
-            ratio_max=gap.ratio_max,
+            gap_mean=_number(logs[f"{GAP}/mean"]),
+            gap_max=_number(logs[f"{GAP}/max"]),
+            ratio_min=_number(logs[f"{RATIO}/min"]),
+            ratio_mean=_number(logs[f"{RATIO}/mean"]),
+            ratio_max=_number(logs[f"{RATIO}/max"]),
             mean_length=logs["completions/mean_length"],
             clipped_fraction=logs["completions/clipped_ratio"],
             tokens=times.tokens,

@@ -8,7 +8,7 @@ from pathlib import Path
 from flexinfer.tasks.charts.chart import Bars, Curves, Page, Series, Table
 from flexinfer.tasks.charts.write import write_report
 from flexinfer.tasks.grpo.records.record import DEFINITIONS, GrpoReport, StepRecord
-from flexinfer.tasks.grpo.records.step_row import cells, heads
+from flexinfer.tasks.grpo.records.step_row import rows
 
 X = "optimizer step"
 NEAR = 4.0
@@ -26,7 +26,7 @@ def page(report: GrpoReport) -> Page:
         title=f"train-grpo: {report.model_name}",
         facts=_facts(report),
         charts=_charts(report) if report.steps else [],
-        tables=[Table(title="Steps", rows=[heads(), *map(cells, report.steps)])],
+        tables=[Table(title="Steps", rows=rows(report.steps))],
         notes=[*report.notices, *(f"{name}: {text}" for name, text in DEFINITIONS.items())],
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from flexinfer.tasks.grpo.records.record import StepRecord
@@ -17,11 +17,12 @@ class Column(NamedTuple):
     cell: Callable[[StepRecord], str]
 
 
+KL = "kl"
 COLUMNS = (
     Column("step", "", 5, lambda s: str(s.step)),
     Column("reward", "", 6, lambda s: f"{s.reward:.3f}"),
-    Column("kl", "", 7, lambda s: "-" if s.kl is None else f"{s.kl:.1e}"),
-    Column("gap", "", 7, lambda s: f"{s.gap_mean:.1e}"),
+    Column(KL, "", 7, lambda s: "-" if s.kl is None else f"{s.kl:.1e}"),
+    Column("gap mean", "", 8, lambda s: f"{s.gap_mean:.1e}"),
     Column("length", "", 6, lambda s: f"{s.mean_length:.1f}"),
     Column("clipped", "%", 7, lambda s: f"{100 * s.clipped_fraction:.0f}"),
     Column("generate", "s", 8, lambda s: f"{s.generate_s:.2f}"),
@@ -31,19 +32,22 @@ COLUMNS = (
 )
 
 
-def cells(record: StepRecord) -> list[str]:
-    """Return the cells of a step, in the order of COLUMNS."""
-    return [column.cell(record) for column in COLUMNS]
+def columns(steps: Sequence[StepRecord]) -> tuple[Column, ...]:
+    """Return the figures that steps of a run have; KL is not computed where it weighs nothing."""
+    penalised = any(step.kl is not None for step in steps)
+    return tuple(column for column in COLUMNS if penalised or column.name != KL)
 
 
-def heads() -> list[str]:
-    """Return the names of the cells, with their units."""
-    return [f"{column.name} {column.unit}".rstrip() for column in COLUMNS]
+def rows(steps: Sequence[StepRecord]) -> list[list[str]]:
+    """Return the names of the figures, with their units, and the cells of each step."""
+    shown = columns(steps)
+    heads = [f"{column.name} {column.unit}".rstrip() for column in shown]
+    return [heads, *([column.cell(step) for column in shown] for step in steps)]
 
 
 def line(record: StepRecord, max_steps: int) -> str:
     """Return a step as a line of a log."""
-    _, *rest = COLUMNS
+    _, *rest = columns([record])
     told = (f"{c.name} {c.cell(record)} {c.unit}".rstrip() for c in rest[:-1])
     speed = f"{rest[-1].cell(record)} {rest[-1].name}"
     return f"step {record.step}/{max_steps}: {', '.join(told)}, {speed}"

@@ -56,4 +56,4 @@ def _parse(library: Any, text: str, limit: int | None) -> Any:
 
 def _library() -> Any:
     """Import it."""
-    return need("math_verify", f"--reward {NAME}", "math-verify[antlr4_13_2]")
+    return need("math_verify", f"--reward {NAME}", "grpo")

@@ -34,10 +34,10 @@ FREE = frozenset(
 """What a resumed run may choose anew."""
 
 
-def settings(options: ModelOptions, config: GrpoConfig, data: str) -> dict[str, Any]:
+def settings(options: ModelOptions, config: GrpoConfig, data: str | None) -> dict[str, Any]:
     """Return what a resumed run must have in common with the one that it goes on with.
 
-    `data` is the digest of the problems.
+    `data` is the digest of the problems, None where nobody has them.
     """
     own = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in FREE}
     launch = {"num_processes": processes.count()}
@@ -58,7 +58,7 @@ def check_outputs(config: GrpoConfig) -> None:
 def found(
     options: ModelOptions,
     config: GrpoConfig,
-    data: str,
+    data: str | None,
     notice: Callable[[str], None] = lambda line: None,
 ) -> Path | None:
     """Return the checkpoint in the output folder to go on from, None for a new run.
@@ -66,7 +66,8 @@ def found(
     It has taken all steps where only the adapter is still to be saved or scored. `notice` hears of
     it, and of newer ones whose writing was broken off. Raises UsageError where a new run would
     write over an old one, where there is nothing to resume or nothing left to do, where the
-    settings differ, and for a damaged checkpoint. Nothing is written.
+    settings differ, and for a damaged checkpoint. Nothing is written. Without `data` the problems
+    are not compared.
     """
     folder = config.output_dir
     last = newest(folder)
@@ -222,7 +223,7 @@ def _check_same(folder: Path, wanted: dict[str, Any]) -> None:
             for part in ("model", "grpo", "launch")
             for name, value in wanted[part].items()
         ]
-        same_data = made["data"] == wanted["data"]
+        same_data = wanted["data"] in (made["data"], None)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"--resume: {folder / SETTINGS} cannot be read: {error}") from error
     for flag, was, value in pairs:

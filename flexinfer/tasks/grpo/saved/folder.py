@@ -45,16 +45,27 @@ def made(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise WriteFailed(f"cannot write {FLAG} {folder}: {error.strerror}") from error
     try:
-        _lock(handle, folder)
+        _lock(handle, folder, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
 
 
-def _lock(handle: int, folder: Path) -> None:
+def check_unlocked(folder: Path) -> None:
+    """Raise UsageError where another run writes into the folder; it need not be there."""
+    if not folder.is_dir() or not os.access(folder, os.R_OK):
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(handle, folder, fcntl.LOCK_SH)  # the processes of one run may look at once
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, folder: Path, kind: int) -> None:
     """Lock an open folder until it is closed; raises UsageError where it is locked."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise UsageError(
             f"{FLAG} {folder}: another run is writing into it",

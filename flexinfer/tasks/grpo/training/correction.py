@@ -7,6 +7,7 @@ al. 2025 (IcePop, sequence masks). Shapes: B completions of up to T tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +18,10 @@ from flexinfer.config import IsCorrection
 
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo")
 """TRL's losses that an importance weight of the advantages corrects; vespo's takes it otherwise."""
+GAP = "sampling/sampling_logp_difference"
+"""TRL's own name in its logs, and its meaning: |trainer - rollout| of each token."""
+RATIO = "sampling/token_importance_ratio"
+"""exp(trainer - rollout) of each token; TRL's `importance_sampling_ratio` is after the cap."""
 
 
 @dataclass(frozen=True)
@@ -45,48 +50,12 @@ class Correction:
         return weights.masked_fill(weights > self.cap, 0.0)
 
 
-class Gap(NamedTuple):
-    """How far the trainer's log-probabilities are from the rollout's, over `tokens` of them.
-
-    Sums and extremes, so that the micro-batches of a step add up: |trainer - rollout| and the
-    ratios exp(trainer - rollout).
-    """
-
-    tokens: int
-    total: float
-    largest: float
-    ratio_min: float
-    ratio_total: float
-    ratio_max: float
-
-    @property
-    def mean(self) -> float:
-        """Mean |trainer - rollout|."""
-        return self.total / self.tokens
-
-    @property
-    def ratio_mean(self) -> float:
-        """Mean ratio."""
-        return self.ratio_total / self.tokens
-
-    def __add__(self, other: object) -> Gap:
-        """Return the gap over the tokens of both."""
-        assert isinstance(other, Gap)
-        return Gap(
-            self.tokens + other.tokens,
-            self.total + other.total,
-            max(self.largest, other.largest),
-            min(self.ratio_min, other.ratio_min),
-            self.ratio_total + other.ratio_total,
-            max(self.ratio_max, other.ratio_max),
-        )
-
-
 class GapSums(NamedTuple):
-    """A Gap that has not left its device: reading it is a copy to the host, which waits.
+    """How far a trainer's log-probabilities are from its rollout's, not yet off their device.
 
-    `sums_3` are of 1, |difference| and the ratios, `most_3` the largest of |difference|, of the
-    negated ratios and of the ratios; both fp64, minus infinity where no token counts.
+    `sums_3` are of 1, |trainer - rollout| and the ratios exp(trainer - rollout), `most_3` the
+    largest of |trainer - rollout|, of the negated ratios and of the ratios; both fp64, minus
+    infinity where no token counts. So those of micro-batches and of processes add up.
     """
 
     sums_3: Tensor
@@ -97,13 +66,26 @@ class GapSums(NamedTuple):
         assert isinstance(other, GapSums)
         return GapSums(self.sums_3 + other.sums_3, torch.maximum(self.most_3, other.most_3))
 
-    def read(self) -> Gap | None:
-        """Return the gap on the host; None where no token counts."""
-        tokens, total, ratio_total, *most = torch.cat(self).tolist()
+    def of_all(self, gather: Callable[[Tensor], Tensor]) -> GapSums:
+        """Return those over the tokens of all N processes: `gather` makes [N, 6] of each's [1, 6].
+
+        Every process has to ask; none waits for its device.
+        """
+        every_N6 = gather(torch.cat(self)[None])
+        return GapSums(every_N6[:, :3].sum(0), every_N6[:, 3:].amax(0))
+
+    def read(self) -> dict[str, float]:
+        """Return them as metrics, by name; none where no token counts. A copy to the host."""
+        tokens, total, ratio_total, largest, ratio_least, ratio_max = torch.cat(self).tolist()
         if not tokens:
-            return None
-        largest, ratio_least, ratio_max = most
-        return Gap(int(tokens), total, largest, -ratio_least, ratio_total, ratio_max)
+            return {}
+        return {
+            f"{GAP}/mean": total / tokens,
+            f"{GAP}/max": largest,
+            f"{RATIO}/min": -ratio_least,
+            f"{RATIO}/mean": ratio_total / tokens,
+            f"{RATIO}/max": ratio_max,
+        }
 
 
 def gap_between(trainer_BT: Tensor, rollout_BT: Tensor, mask_BT: Tensor) -> GapSums:

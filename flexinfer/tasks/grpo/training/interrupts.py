@@ -1,11 +1,11 @@
-"""What ends training early keeps its last whole step; Ctrl-C waits while a step is counted."""
+"""What ends training early keeps its last whole step; Ctrl-C waits while one is counted or kept."""
 
 from __future__ import annotations
 
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -44,46 +44,55 @@ class RandomState(NamedTuple):
 
 
 class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
-    """Knows the state after the last whole step, and holds signals back while one is counted."""
+    """Knows the state after the last whole step; holds signals back while one is counted or saved.
 
-    def __init__(self) -> None:
+    `notice` hears that a step is being saved.
+    """
+
+    def __init__(self, notice: Callable[[str], None] = lambda line: None) -> None:
         """Know nothing yet."""
         self.random: RandomState | None = None
+        self._notice = notice
         self._held: dict[int, Any] = {}
         self._came: tuple[int, FrameType | None] | None = None
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Hold signals back."""
-        if threading.current_thread() is threading.main_thread() and not self._held:
-            self._held = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        self._hold()
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         """Remember the generators, and let through what came."""
         self.random = RandomState.now()
-        self.release()
+        self._release()
+        came, self._came = self._came, None
+        if came is not None and callable(handler := signal.getsignal(came[0])):
+            handler(*came)
 
     @contextmanager
     def saving(self, trainer: Any) -> Iterator[None]:
         """Save a checkpoint of the last whole step where training is interrupted, or breaks off.
 
-        The KeyboardInterrupt or FlexinferError goes on, and says how to go on.
+        The KeyboardInterrupt or FlexinferError goes on, and says how to go on. A signal that comes
+        while a step is saved is held back, and then forgotten: what it asks for is under way.
         """
         try:
             yield
         except KeyboardInterrupt as error:
-            self._came = None
-            self.release()
-            step = trainer.state.global_step
+            self._hold_at_last()
             if self.random is None:
                 raise
+            step = trainer.state.global_step
+            self._notice(f"saving step {step}; a further Ctrl-C waits until it is written")
             self.random.restore()
             trainer._save_checkpoint(trainer.model, trial=None)
             raise type(error)(f"step {step} is saved; --resume goes on from there") from error
         except FlexinferError as error:
+            self._hold_at_last()
             self._save_despite(error, trainer)
             raise
         finally:
-            self.release()
+            self._came = None
+            self._release()
 
     def _save_despite(self, error: FlexinferError, trainer: Any) -> None:
         """Save the last whole step after an error, where there is one and it can be; it says so.
@@ -101,14 +110,25 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers has n
             saved = f"step {step} is saved; --resume goes on from there"
             error.hint = saved if error.hint is None else f"{error.hint}; {saved}"
 
-    def release(self) -> None:
-        """Let signals through again, and the one that came now."""
-        held, self._held = self._held, {}
-        for number, handler in held.items():
-            signal.signal(number, handler)
-        came, self._came = self._came, None
-        if came is not None and callable(handler := held[came[0]]):
-            handler(*came)
+    def _hold(self) -> None:
+        """Hold signals back until they are released; a second time changes nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _SIGNALS:
+            self._held.setdefault(number, signal.getsignal(number))
+            signal.signal(number, self._note)
+
+    def _hold_at_last(self) -> None:
+        """Hold signals back where one came just now: the next may come before they are held."""
+        try:
+            self._hold()
+        except KeyboardInterrupt:
+            self._hold()
+
+    def _release(self) -> None:
+        """Let signals through again, SIGINT last: it may come at once."""
+        while self._held:
+            signal.signal(*self._held.popitem())
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         """Remember a signal."""

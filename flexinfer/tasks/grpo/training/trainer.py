@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer, corrected for what the sampler's log-probabilities are off by.
 
 TRL corrects rollouts of vLLM alone. This one measures the gap between the rollout's and its own
-log-probabilities in every step, whatever made the rollout, and weights the loss for it.
+log-probabilities in every step, whatever made the rollout, logs it, and weights the loss for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from flexinfer.errors import FlexinferError, StaleWeights, UsageError, WriteFailed, one_line
-from flexinfer.tasks.grpo.training.correction import LOSSES, Correction, Gap, GapSums, gap_between
+from flexinfer.tasks.grpo.training.correction import LOSSES, Correction, GapSums, gap_between
 from flexinfer.tasks.grpo.training.narrow import narrowed
 from flexinfer.tasks.grpo.training.uncast import casting, plain_layers
 
@@ -31,23 +31,37 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
     _buffered_inputs: list[dict[str, Any]] | None
 
     def __init__(self, *args: Any, correction: Correction | None = None, **kwargs: Any) -> None:
-        """See GRPOTrainer."""
+        """See GRPOTrainer; raises UsageError where a loss is not corrected, or would be twice."""
         super().__init__(*args, **kwargs)
         self.correction = correction or Correction()
-        if self.loss_type not in LOSSES and self.correction.mode != "none":
-            raise UsageError(
-                f"importance weights of the advantages do not correct the loss {self.loss_type}",
-                hint=f"take one of {', '.join(LOSSES)}, or correction=Correction('none')",
-            )
-        self._gap: GapSums | None = None
+        self._check_correction()
+        self._gaps: dict[str, GapSums] = {}  # of train and of eval, since they were last logged
         # under autocast alone: without it, the masters' dtype is the product's
         self._uncast = plain_layers(self.model) if self.accelerator.native_amp else ()
         self._pending: dict[str, Any] | None = None
 
-    def take_gap(self) -> Gap | None:
-        """Return the gap over the micro-batches since it was last taken; waits for the device."""
-        gap, self._gap = self._gap, None
-        return None if gap is None else gap.read()
+    def _check_correction(self) -> None:
+        """Raise UsageError where the weights would be wrong."""
+        if self.correction.mode == "none":
+            return
+        if self.loss_type not in LOSSES:
+            raise UsageError(
+                f"importance weights of the advantages do not correct the loss {self.loss_type}",
+                hint=f"take one of {', '.join(LOSSES)}, or correction=Correction('none')",
+            )
+        if self.use_vllm and self.vllm_importance_sampling_correction:
+            raise UsageError(
+                "TRL corrects rollouts of vLLM too: they would be corrected twice",
+                hint="set vllm_importance_sampling_correction=False",
+            )
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """TRL's log, and in it the gap since the last one; reading it waits for the device."""
+        mode = self._mode()
+        if mode in self._gaps:
+            for name, value in self._gaps.pop(mode).read().items():
+                self._metrics[mode][name] = [value]
+        super().log(logs, start_time)
 
     def take_weights(self, checkpoint: Path) -> None:
         """Put the adapter of a checkpoint into the model, without training on."""
@@ -130,8 +144,13 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
         rollout_BT = inputs["sampling_per_token_logps"]
         old_BT = inputs.get("old_per_token_logps", trainer_BT)
         mask_BT = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-        gap = gap_between(old_BT, rollout_BT, mask_BT)
-        self._gap = gap if self._gap is None else self._gap + gap
+        gap = gap_between(old_BT, rollout_BT, mask_BT).of_all(self.accelerator.gather)
+        mode = self._mode()
+        self._gaps[mode] = self._gaps[mode] + gap if mode in self._gaps else gap
         weights = self.correction.weights(old_BT, rollout_BT, mask_BT)
         if weights is not None:
             inputs["advantages"] = inputs["advantages"].unsqueeze(-1) * weights
+
+    def _mode(self) -> str:
+        """Return which of TRL's metrics are being gathered, as it tells them apart."""
+        return "train" if self.model.training else "eval"

@@ -83,8 +83,12 @@ def test_operations_have_the_times_of_their_kernels() -> None:
 
 def test_other_kernels_in_a_played_step_are_said() -> None:
     assert assign(MARKED, played(steps(3, ["gemv", *NAMES[1:]]), 2)).remark == (
-        "1 kernels of a played step are not those of single launches"
+        "1 of the 7 kernels of a step differs from those of operations launched one by one, which "
+        "tell whose kernel is whose: its operation is found by place alone"
     )
+    two = assign(MARKED, played(steps(3, ["gemv", "gemv", *NAMES[2:]]), 2)).remark
+    assert str(two).startswith("2 of the 7 kernels of a step differ from those")
+    assert str(two).endswith("their operation is found by place alone")
     timed, _, remark = assign(MARKED, played(steps(3, NAMES[:-1]), 2))
     assert [one.us for one in timed] == [3.9, 0.9, 0.1, 3.95, 6.0]
     assert remark is not None

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flexinfer.config import EngineConfig, ModelOptions
+from flexinfer.core.sizes import human
 from flexinfer.engine.memory import SHARE
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan import model as outlines
 from flexinfer.tasks.grpo.plan import run as plans
 from flexinfer.tasks.grpo.plan.batch import batch_plan
+from flexinfer.tasks.grpo.plan.fit import needed
 from flexinfer.tasks.grpo.plan.run import Plan, plan_run, render
 from flexinfer.weights import load as loading
 from flexinfer.weights.names import ModelName
@@ -74,7 +77,16 @@ def test_short_memory_means_fewer_sequences_at_once() -> None:
     half = plan_run(*asked, available=int(fixed + base.kv.wanted / 2 / SHARE))
     assert half.fits
     assert half.at_once == 31  # a page is scratch
-    assert "KV for 31 of 64 sequences of 1024 tokens" in half.verdict
+    needs = needed(half.parts[:-1], replace(half.parts[-1], n_bytes=half.granted))
+    assert half.verdict == (
+        f"fits: needs {needs / GIB:.1f} GiB, with KV for 31 of 64 sequences of 1024 tokens, "
+        f"the others wait; {half.available / GIB:.1f} GiB available on cpu"
+    )
+    assert needs <= half.available
+    assert base.verdict == (
+        f"fits: needs {base.wanted / GIB:.1f} GiB, with KV for all 64 sequences of 1024 tokens; "
+        "80.0 GiB available on cpu"
+    )
     granted = EngineConfig(kv_memory=base.kv.wanted // 2)
     assert plan_run(LARGE, granted, asked[2], available=80 * GIB).at_once == 31
 
@@ -97,6 +109,7 @@ def test_kv_that_is_kept_lies_beside_the_trainer() -> None:
     assert plan_run(LARGE, EngineConfig(), GrpoConfig(**MATH), available=between).fits
     short = plan_run(LARGE, EngineConfig(), awake, available=between)
     assert not short.fits
+    assert "with KV for all 64 sequences" in short.verdict
     assert any("--sleep" in hint for hint in short.hints)
     granted = EngineConfig(kv_memory=kept.kv.wanted // 4)
     assert plan_run(LARGE, granted, awake, available=between).fits
@@ -105,8 +118,10 @@ def test_kv_that_is_kept_lies_beside_the_trainer() -> None:
 def test_what_does_not_fit_is_exit_4_with_what_to_lower() -> None:
     none = plan_run(LARGE, EngineConfig(), GrpoConfig(**MATH), available=8 * GIB)
     assert (none.fits, none.exit_code) == (False, 4)
-    assert none.verdict.startswith("does not fit: needs ")
-    assert "8.0 GiB available" in none.verdict
+    assert none.verdict == (
+        f"does not fit: needs {none.least / GIB:.1f} GiB, even with KV for 1 of 64 sequences of "
+        "1024 tokens; 8.0 GiB available on cpu"
+    )
     assert any("--load-in-4bit" in hint for hint in none.hints)
     assert any("--lora-mode runtime" in hint for hint in none.hints)
     wide = GrpoConfig(**MATH, per_device_batch_size=512)
@@ -118,6 +133,16 @@ def test_what_does_not_fit_is_exit_4_with_what_to_lower() -> None:
 def test_more_kv_than_the_device_has_does_not_fit() -> None:
     plan = plan_run(TINY, EngineConfig(kv_memory=2 * GIB), GrpoConfig(), 8, available=GIB)
     assert (plan.exit_code, plan.hints) == (4, ("lower --kv-memory",))
+    assert plan.verdict == ("does not fit: --kv-memory asks for 2.0 GiB, 1.0 GiB available on cpu")
+
+
+def test_less_kv_than_one_sequence_needs_does_not_fit() -> None:
+    plan = plan_run(TINY, EngineConfig(kv_memory=2**12), GrpoConfig(), 8, available=GIB)
+    assert (plan.exit_code, plan.hints) == (4, ("raise --kv-memory",))
+    assert plan.verdict == (
+        f"does not fit: 4.0 KiB for the KV cache, one sequence of {plan.kv.longest} tokens needs "
+        f"{human(plan.kv.least)}; 1.0 GiB available on cpu"
+    )
 
 
 def test_other_back_ends_keep_no_copy() -> None:

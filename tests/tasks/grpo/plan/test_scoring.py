@@ -15,7 +15,8 @@ from flexinfer.config import EngineConfig, ModelOptions, quiet
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.run import Plan, plan_run, render
 from flexinfer.tasks.grpo.plan.scoring import AT_ONCE, held_out_of
-from flexinfer.tasks.grpo.setup import Work, assemble, work_of
+from flexinfer.tasks.grpo.setup import assemble
+from flexinfer.tasks.grpo.work import Work, work_of
 from flexinfer.weights.load import load
 from tests.support.engines import loaded
 from tests.support.tiny import save_tiny
@@ -99,8 +100,12 @@ def test_the_plan_says_it() -> None:
 def test_how_many_are_held_out_is_known_without_the_hub(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"prompt": "1+1=", "answer": "2"}\n')
-    asked = {"arithmetic": 200, "GSM8K": AT_ONCE, "dapo-math": 0, str(file): 0}
-    assert {name: held_out_of(GrpoConfig(dataset=name)) for name in asked} == asked
+    known = {"arithmetic": 200, str(file): 0}
+    for name, number in known.items():
+        config = GrpoConfig(dataset=name)
+        assert held_out_of(config, work_of(config).problems) == number
+    hub = {"GSM8K": AT_ONCE, "dapo-math": 0}
+    assert {name: held_out_of(GrpoConfig(dataset=name), None) for name in hub} == hub
 
 
 @pytest.mark.parametrize("widen", [True, False])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.errors import EnvironmentUnfit, RequestError, UsageError
+from flexinfer.errors import EnvironmentUnfit, RequestError, UsageError, install_hint
 from flexinfer.tasks.grpo.problems.choose import Problems, choose_problems
 from flexinfer.tasks.grpo.problems.row import checked
 from flexinfer.tasks.grpo.problems.table import as_dataset
@@ -220,7 +220,7 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(EnvironmentUnfit, match="needs pyarrow") as caught:
         read(name)
-    assert caught.value.hint == "pip install 'flexinfer[grpo]'"
+    assert caught.value.hint == install_hint("grpo")
 
 
 def test_rows_become_the_table_of_the_trainer(write: Write) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from flexinfer.engine.requests.chat import GRPO_SYSTEM, GRPO_TEMPLATE
-from flexinfer.errors import EnvironmentUnfit
+from flexinfer.errors import EnvironmentUnfit, install_hint
 from flexinfer.tasks.grpo.problems.choose import choose_problems
 
 GSM8K = {
@@ -42,8 +45,13 @@ class Hub:
 
     exceptions = SimpleNamespace(DatasetsError=type("DatasetsError", (Exception,), {}))
 
-    def __init__(self, sets: dict[tuple[str, str], Any], error: Exception | None = None) -> None:
+    def __init__(
+        self, sets: dict[tuple[str, str], Any], cache: Path, error: Exception | None = None
+    ) -> None:
         self.sets, self.error = sets, error
+        self.config = SimpleNamespace(HF_DATASETS_CACHE=str(cache))
+        for path in ("openai___gsm8k", "open-r1___DAPO-Math-17k-Processed"):
+            (cache / path).mkdir(parents=True)
         self.asked: list[tuple[str, str, str]] = []
 
     def load_dataset(self, path: str, config: str, *, split: str) -> Table:
@@ -54,10 +62,10 @@ class Hub:
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """The hub with both sets."""
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hub:
+    """The hub with both sets, both cached."""
     stand_in = Hub(
-        {("openai/gsm8k", "main"): GSM8K, ("open-r1/DAPO-Math-17k-Processed", "en"): DAPO}
+        {("openai/gsm8k", "main"): GSM8K, ("open-r1/DAPO-Math-17k-Processed", "en"): DAPO}, tmp_path
     )
     monkeypatch.setitem(sys.modules, "datasets", stand_in)
     return stand_in
@@ -108,8 +116,10 @@ def test_the_system_prompt_is_the_one_the_grpo_template_gives_anyway(hub: Hub) -
         Hub.exceptions.DatasetsError("checksums differ"),
     ],
 )
-def test_a_set_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", Hub({}, error))
+def test_a_set_that_cannot_be_had(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", Hub({}, tmp_path, error))
     with pytest.raises(EnvironmentUnfit, match="gsm8k: openai/gsm8k is neither cached") as caught:
         choose_problems("gsm8k", seed=0)
     assert "\n" not in caught.value.message
@@ -117,17 +127,31 @@ def test_a_set_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch, error: Except
     assert "--dataset arithmetic" in str(caught.value.hint)
 
 
-def test_the_library_itself_says_so_without_a_network() -> None:
-    pytest.importorskip("datasets")
-    with pytest.raises(EnvironmentUnfit, match=r"dapo-math: open-r1/.* is neither cached"):
-        choose_problems("dapo-math", seed=0)
+def test_the_hub_is_asked_once_for_what_is_not_cached(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[tuple[str, object]] = []
+
+    def snapshot_download(repo_id: str, **options: object) -> str:
+        seen.append((repo_id, options["repo_type"]))
+        raise LocalEntryNotFoundError("no connection\nat all")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    hub.config.HF_DATASETS_CACHE = str(tmp_path / "empty")
+    with pytest.raises(EnvironmentUnfit) as caught:
+        choose_problems("gsm8k", seed=0)
+    assert caught.value.message == (
+        "--dataset gsm8k: openai/gsm8k is neither cached nor reachable (no connection to the hub)"
+    )
+    assert seen == [("openai/gsm8k", "dataset")]
+    assert hub.asked == [], "the library would try again for half a minute"
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(EnvironmentUnfit, match="--dataset gsm8k needs datasets") as caught:
         choose_problems("gsm8k", seed=0)
-    assert caught.value.hint == "pip install 'flexinfer[grpo]'"
+    assert caught.value.hint == install_hint("grpo")
 
 
 def test_a_set_whose_columns_have_changed(hub: Hub) -> None:
