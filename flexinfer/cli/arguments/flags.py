@@ -10,8 +10,6 @@ from typing import Any, get_type_hints
 
 import typer
 
-from flexinfer.unsupported import marked
-
 
 def option(
     *names: str,
@@ -22,10 +20,9 @@ def option(
 ) -> Any:
     """Declare an option: its spellings, the section of --help it stands in, its value's name.
 
-    `help` is given a mark where this version has not got it; `parser` reads what typer could not.
+    `parser` reads what typer could not.
     """
-    text = marked(names, metavar, help)
-    return typer.Option(*names, rich_help_panel=panel, metavar=metavar, help=text, parser=parser)
+    return typer.Option(*names, rich_help_panel=panel, metavar=metavar, help=help, parser=parser)
 
 
 def grouped(command: Callable[..., int]) -> Callable[..., int]:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from flexinfer.errors import EnvironmentUnfit, UsageError
-from flexinfer.unsupported import lacks
 from flexinfer.weights.adapters.patterns import endless
 
 _BEGINS = r"(?:{})(?:\.|$)"
@@ -50,9 +49,9 @@ def stored_scheme(raw: Mapping[str, Any], name: str) -> Scheme | None:
     if not isinstance(found, Mapping):
         raise UsageError(f"{name}: quantization_config in config.json is no object")
     method = _method(found)
-    if method != "nf4" or lacks("--load-in-4bit"):
+    if method != "nf4":
         raise EnvironmentUnfit(
-            f"{name} is quantised ({method}), which is not supported by this version",
+            f"{name} is quantised ({method}), which is not supported",
             hint="give the unquantised checkpoint",
         )
     double = bool(found.get("bnb_4bit_use_double_quant"))

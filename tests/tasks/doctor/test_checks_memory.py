@@ -54,6 +54,13 @@ def test_it_does_not_fit_and_only_a_model_that_was_asked_for_fails(tmp_path, mod
     assert "does not fit" in line.found
 
 
+@pytest.mark.parametrize(("mode", "fewer"), [("bf16", True), ("4bit", False)])
+def test_four_bits_are_advised_where_they_are_not_had_yet(tmp_path, mode, fewer):
+    line = look(gpu(tmp_path, 2e9), "memory", model="qwen3-4b", mode=mode)
+    assert line.status == "fail"
+    assert ("--load-in-4bit" in line.fix) is fewer
+
+
 def test_on_a_cpu_main_memory_counts_and_weights_are_float32(tmp_path):
     line = look(machine(tmp_path, memory=int(100e9)), "memory", model="qwen3-4b")
     assert line.status == "ok"

@@ -11,7 +11,6 @@ from flexinfer.tasks.doctor.facts.versions import older
 from flexinfer.weights.families import check_transformers
 from tests.tasks.doctor.fakes import look, machine, on_cuda, says
 
-pytestmark = pytest.mark.usefixtures("nothing_refused")
 GEMMA, QWEN = "gemma-4-E2B-it", "qwen3-0.6b"
 
 

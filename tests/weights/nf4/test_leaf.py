@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from flexinfer import unsupported
 from flexinfer.errors import UsageError
 from flexinfer.models.nf4 import nf4_leaf
 from flexinfer.weights.digest import digest
@@ -18,13 +17,6 @@ from tests.weights.folders import save_folder
 from tests.weights.nf4.models import PROMPT, ours, unpacked
 
 bnb: Any = pytest.importorskip("bitsandbytes")
-
-
-@pytest.fixture(autouse=True)
-def _lifted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the refusal of --load-in-4bit away."""
-    lifted = unsupported.UNSUPPORTED - {"--load-in-4bit"}
-    monkeypatch.setattr(unsupported, "UNSUPPORTED", lifted)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -16,7 +16,6 @@ from transformers import (
     Gemma4VisionConfig,
 )
 
-from flexinfer import unsupported
 from flexinfer.kernels.nf4 import stacked
 from flexinfer.models.layers import packed_view
 from flexinfer.models.nf4 import is_4bit, nf4_leaf
@@ -36,13 +35,6 @@ from tests.weights.nf4.models import (
 
 bnb: Any = pytest.importorskip("bitsandbytes")
 families = pytest.mark.parametrize("family", FAMILIES)
-
-
-@pytest.fixture(autouse=True)
-def _lifted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the refusal of --load-in-4bit away."""
-    lifted = unsupported.UNSUPPORTED - {"--load-in-4bit"}
-    monkeypatch.setattr(unsupported, "UNSUPPORTED", lifted)
 
 
 @families

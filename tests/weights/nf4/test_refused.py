@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from flexinfer import unsupported
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from tests.support.tiny import tiny_llama
 from tests.weights.folders import edit_config, save_folder
@@ -19,13 +18,6 @@ from tests.weights.nf4.models import Q, refusal, stored_folder
 from tests.weights.tiny_gguf import write_gguf
 
 pytest.importorskip("bitsandbytes")
-
-
-@pytest.fixture(autouse=True)
-def _lifted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the refusal of --load-in-4bit away."""
-    lifted = unsupported.UNSUPPORTED - {"--load-in-4bit"}
-    monkeypatch.setattr(unsupported, "UNSUPPORTED", lifted)
 
 
 @pytest.fixture
@@ -50,13 +42,6 @@ def test_other_ways_of_quantising_are_named(
     edit_config(folder, quantization_config=config)
     for wanted in (False, True):
         assert f"({named})" in refusal(EnvironmentUnfit, folder, load_in_4bit=wanted)
-
-
-def test_stored_weights_are_refused_while_the_option_is(
-    stored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unsupported, "UNSUPPORTED", frozenset({"--load-in-4bit"}))
-    assert "not supported by this version" in refusal(EnvironmentUnfit, stored)
 
 
 def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,6 @@ FA4 = Package(
     minimum=(),
     modes=frozenset(),
     purpose="prefill on Hopper and newer",
-    option="--fa4-prefill",
 )
 ERROR_LIMIT = 0.05
 """Absolute, bf16 against fp32 on unit Gaussian inputs."""

@@ -8,7 +8,6 @@ from flexinfer.tasks.doctor.context import Context
 from flexinfer.tasks.doctor.facts.memory_plan import BATCH, MemoryPlan, plan, weight_bytes
 from flexinfer.tasks.doctor.facts.shapes import shapes
 from flexinfer.tasks.doctor.report import Finding, fail, ok, skip, unfit, warn
-from flexinfer.unsupported import lacks
 from flexinfer.weights.families import refuse
 from flexinfer.weights.names import TINY
 
@@ -66,8 +65,7 @@ def _verdict(context: Context, planned: MemoryPlan, free: float, why: str) -> Fi
         return ok(f"fits: {figures}", why)
     fits = planned.largest_batch(free)
     if fits == 0:
-        spared = context.mode == "4bit" or lacks("--load-in-4bit")
-        fewer_bits = "" if spared else "--load-in-4bit, "
+        fewer_bits = "" if context.mode == "4bit" else "--load-in-4bit, "
         fix = f"free memory, {fewer_bits}or {SMALLER}"
         return unfit(context.target.asked, f"does not fit: {figures}", why, fix)
     return warn(

@@ -69,7 +69,6 @@ VLLM = Package(
     minimum=(0, 22),
     modes=frozenset(),
     purpose="a back end to compare with",
-    option="--backend vllm",
 )
 KNOWN_VLLM: Mapping[Release, str] = {(1, 16): ">=0.22.0,<=0.31.0"}
 """TRL release -> the vLLM it supports, where its metadata does not say."""

@@ -8,14 +8,12 @@ from flexinfer.tasks.doctor.context import Context
 from flexinfer.tasks.doctor.facts.versions import Release, dotted, older
 from flexinfer.tasks.doctor.probe import Probe
 from flexinfer.tasks.doctor.report import Finding, Mode, fail, ok, skip, unfit
-from flexinfer.unsupported import OF_MODE, lacks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
     """A package by distribution and module; `modes` need it, `minimum` () is any version.
 
-    `option` is one that uses it where no mode does.
     `names` are taken from the module when it is tried, since some load their parts late.
     """
 
@@ -25,7 +23,6 @@ class Package:
     modes: frozenset[Mode]
     purpose: str
     names: tuple[str, ...] = ()
-    option: str = ""
 
     @property
     def fix(self) -> str:
@@ -33,15 +30,9 @@ class Package:
         bound = f">={dotted(self.minimum)}" if self.minimum else ""
         return f'pip install -U "{self.distribution}{bound}"'
 
-    @property
-    def idle(self) -> bool:
-        """Whether all that would use it is yet to come."""
-        uses = [OF_MODE.get(mode, "") for mode in self.modes] or [self.option]
-        return all(map(lacks, uses))
-
     def needed(self, mode: Mode) -> bool:
-        """Whether `mode` needs it and this version has that mode."""
-        return mode in self.modes and not lacks(OF_MODE.get(mode, ""))
+        """Whether `mode` needs it."""
+        return mode in self.modes
 
 
 def is_there(context: Context, package: Package) -> bool:
@@ -53,9 +44,6 @@ def is_there(context: Context, package: Package) -> bool:
 
 def absent(context: Context, package: Package) -> Finding:
     """Judge a package that is not installed."""
-    if package.idle:
-        why = f"for {package.purpose}; nothing in this version uses it"
-        return skip("not installed", why)
     if package.needed(context.mode):
         why = f"--mode {context.mode} needs it: {package.purpose}"
         return fail("not installed", why, package.fix)
