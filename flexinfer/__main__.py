@@ -9,12 +9,9 @@ import sys
 def main() -> None:
     """Run the command line and exit with its code; an interruption of the imports is one too."""
     try:
-        try:
-            from flexinfer.cli.main import app
+        from flexinfer.cli.main import app
 
-            app()
-        finally:
-            _end_at_once()
+        app()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -21,11 +21,8 @@ def one_line(error: BaseException) -> str:
 
 
 def install_hint(extra: str) -> str:
-    """Return the line that installs an optional `extra`, for both ways this package comes.
-
-    In a checkout of the source, which need not be on any index, pip is to be given the folder.
-    """
-    return f"pip install 'flexinfer[{extra}]' (in a checkout: pip install -e '.[{extra}]')"
+    """Return the line that installs an optional `extra`, as the README installs the package."""
+    return f"pip install -e '.[{extra}]' in the checkout of flexinfer"
 
 
 class FlexinferError(Exception):

@@ -4,7 +4,7 @@
 
     trainer = OnPolicyGRPOTrainer(model=model, ..., rollout_func=make_rollout())
 
-The trainer's log has the gap between rollout and trainer in every entry. TRL's own GRPOTrainer
+Every step that the trainer logs has the gap between rollout and trainer. TRL's own GRPOTrainer
 takes it too, and then measures and corrects nothing: it trusts a `rollout_func`.
 """
 

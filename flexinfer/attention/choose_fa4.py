@@ -39,7 +39,7 @@ MEASURED_FASTER: Mapping[tuple[tuple[int, int], int, int], int] = MappingProxyTy
 measured faster over whole prefills than the own kernels.
 
 On an H200 (beta 36) Qwen3-4B and Llama-3.2-3B prefill 8 x 8192 tokens 12 and 9 % faster with it,
-64 x 512 tokens no faster (0 and -1 %, rounds scatter by 6 %; its kernel alone takes 12 % longer).
+64 x 512 tokens no faster (0 and -1 %, rounds scatter by up to 7 %; its kernel alone takes 12 % longer).
 """
 
 MEASURED_BETA = 36
@@ -119,15 +119,20 @@ def choose_for(
     fa4: str | None,
     torch: str,
     longest: int,
+    windows: bool,
 ) -> Fa4Choice:
     """Decide for a model: for all of its head shapes or for none; raises as `choose_fa4`.
 
-    What FA4 cannot do is told before what was not measured.
+    `windows`: some layers see but a window, which was not measured. What FA4 cannot do is told
+    before that.
     """
     shapes = tuple(heads)
     barred = [shape for shape in shapes if fa4_obstacle(capability, *shape, fa4) is not None]
     choices = [choose_fa4(wanted, capability, *s, fa4, torch, longest) for s in barred or shapes]
-    return next((choice for choice in choices if not choice.use), choices[0])
+    choice = next((choice for choice in choices if not choice.use), choices[0])
+    if choice.use and windows and wanted is None:
+        return Fa4Choice(False, "not measured with windows")
+    return choice
 
 
 def fa4_obstacle(
@@ -185,7 +190,7 @@ def _head_obstacle(capability: tuple[int, int], head_dim: int) -> str | None:
     wide = (192, 256) if capability[0] == 9 else (256,)
     if (head_dim % 16 == 0 and 16 <= head_dim <= 128) or head_dim in wide:
         return None
-    return f"FlashAttention 4 has no head dim {head_dim} on {architecture(capability)}"
+    return f"FlashAttention 4 reads no pages at head dim {head_dim} on {architecture(capability)}"
 
 
 def architecture(capability: tuple[int, int] | None) -> str:

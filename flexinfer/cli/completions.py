@@ -69,10 +69,11 @@ def write(folder: Path) -> None:
     """Write the three scripts to a folder; raises UsageError where that cannot be done."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint=USAGE)
+    commands = read_commands()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, script in SCRIPTS.items():
-            (folder / name).write_text(script(read_commands()), encoding="utf-8")
+            (folder / name).write_text(script(commands), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {folder}: {error.strerror}", hint=USAGE) from error
 

@@ -1,4 +1,4 @@
-"""Bytes of memory as people read them: in binary units, everywhere the same."""
+"""Bytes of memory as people read them, in binary units."""
 
 from __future__ import annotations
 

@@ -99,7 +99,8 @@ def _choice(config: EngineConfig, decoder: Decoder, facts: Facts, longest: int) 
     """Decide, other settings considered."""
     wanted, specs = config.fa4_prefill, decoder.specs
     heads = dict.fromkeys(HeadShape(s.head_dim, s.heads // s.kv_heads) for s in specs)
-    choice = choose_for(wanted, facts.capability, heads, facts.fa4, facts.torch, longest)
+    windows = any(spec.window is not None for spec in specs)
+    choice = choose_for(wanted, facts.capability, heads, facts.fa4, facts.torch, longest, windows)
     if not choice.use:
         return choice
     if wanted and config.prefill_kernel_options:
@@ -113,10 +114,8 @@ def _choice(config: EngineConfig, decoder: Decoder, facts: Facts, longest: int) 
         "--prefill-kernel-options are flex_attention's": bool(config.prefill_kernel_options),
     }
     if wanted is None:
-        against |= {
-            f"--attention {config.attention}": config.attention not in ("auto", "triton"),
-            "not measured with windows": any(s.window is not None for s in specs),
-        }
+        other = config.attention not in ("auto", "triton")
+        against[f"--attention {config.attention} was asked for"] = other
     obstacle = next((why for why, holds in against.items() if holds), None)
     if obstacle is None:
         return choice
@@ -160,8 +159,9 @@ def _check_alive(device: torch.device, cause: EnvironmentUnfit) -> None:
 def _keep_compiled(capability: tuple[int, int] | None) -> None:
     """Have FA4 keep what it compiles beside the tiles, unless its variables say otherwise.
 
-    It tells neither devices nor CUDA apart in all it keeps, so each has a folder. Files in it are
-    run, so it is its owner's alone. Where it cannot be written or locked, nothing is kept.
+    It tells neither devices nor CUDA apart in all it keeps, so each kind has a folder (a process
+    has one: its first engine's). Files in it are run, so it has to be its owner's alone. Where it
+    is not, or cannot be written or locked, nothing is kept.
     """
     if f"{CACHE}ENABLED" in os.environ:
         return
@@ -170,6 +170,9 @@ def _keep_compiled(capability: tuple[int, int] | None) -> None:
             made_for = f"{architecture(capability)}-cuda-{torch.version.cuda}"
             folder = cache_folder() / "flash-attn-4" / made_for.replace(" ", "-")
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            held = folder.stat()
+            if held.st_uid != os.getuid() or held.st_mode & 0o022:
+                return
             with TemporaryFile(dir=folder) as file:
                 flock(file, LOCK_EX | LOCK_NB)
             os.environ[f"{CACHE}DIR"] = str(folder)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 
-from flexinfer.core.host_memory import host_memory
 from flexinfer.core.sizes import human
 from flexinfer.errors import NotEnoughMemory
 
@@ -25,14 +24,6 @@ class PagePlan(NamedTuple):
     n_pages: int
     n_bytes: int
     limited: bool
-
-
-def available_memory(device: torch.device) -> int:
-    """Return the bytes that can still be had on the device (of the host's memory for a CPU)."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return host_memory()
 
 
 def plan_pages(

@@ -29,7 +29,7 @@ from flexinfer.core.scheduler import Scheduler
 from flexinfer.engine.fa4 import Work, fa4_prefill
 from flexinfer.engine.forms import Forms, forms_of, merge_of, obstacle_of
 from flexinfer.engine.invariant import check_invariant
-from flexinfer.engine.memory import PagePlan, available_memory, plan_pages
+from flexinfer.engine.memory import PagePlan, plan_pages
 from flexinfer.engine.notices import notices_of, sight
 from flexinfer.engine.requests.limits import Limits, known_positions, limits
 from flexinfer.engine.steps.prefill import most_tiles
@@ -40,6 +40,7 @@ from flexinfer.kernels.compiled import CompiledOps
 from flexinfer.models.decoder import Decoder, unchanged
 from flexinfer.weights.inference import InferenceWeights
 from flexinfer.weights.load import LoadedModel
+from flexinfer.weights.place import available_bytes
 
 PAGE_SIZE = {"cuda": 32, "cpu": 16}
 TILE = {"cuda": 128, "cpu": 32}
@@ -154,7 +155,7 @@ def _plan(
         least=columns + 1,
         page_bytes=bytes_per_page(decoder.specs, page, weight.dtype),
         granted=config.kv_memory,
-        available=available_memory(weight.device),
+        available=available_bytes(weight.device),
         reserve=config.prefill_tokens * per_token + logits,
     )
 

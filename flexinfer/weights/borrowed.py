@@ -12,6 +12,9 @@ from flexinfer.errors import StaleWeights
 from flexinfer.models.nf4 import is_4bit
 from flexinfer.models.source import base_tensors, is_adapters
 
+STATE = ("quant_state", "absmax", "offset", "state2", "state2.absmax")
+"""The parts of what bitsandbytes keeps of a 4-bit weight."""
+
 
 class Place(NamedTuple):
     """Address, dtype, shape and strides of a tensor."""
@@ -80,13 +83,17 @@ def _watched(module: nn.Module) -> dict[str, Tensor]:
     """Return a base's tensors, with the scales of 4-bit weights, which are no parameters."""
     tensors = base_tensors(module)
     for name, weight in list(tensors.items()):
-        parts = (slot for slot in _state_of(weight) if isinstance(slot.held, Tensor))
-        tensors |= {f"{name}'s {slot.key} ({n})": slot.held for n, slot in enumerate(parts, 1)}
+        for part, slot in zip(STATE, _state_of(weight), strict=False):
+            if isinstance(slot.held, Tensor):
+                tensors[f"{name}'s {part}"] = slot.held
     return tensors
 
 
 def _state_of(weight: Tensor | None) -> list[Slot]:
-    """Return what leads to the scales that bitsandbytes keeps of a 4-bit weight."""
+    """Return what leads to the scales that bitsandbytes keeps of a 4-bit weight, as STATE names it.
+
+    The last three are there where scales are quantised, too.
+    """
     state = vars(weight).get("quant_state") if is_4bit(weight) else None
     if state is None:
         return []

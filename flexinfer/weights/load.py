@@ -78,7 +78,7 @@ def load(options: ModelOptions, report: Report = quiet) -> LoadedModel:
     """
     start = time.perf_counter()
     check_transformers()
-    _refuse_later(options)
+    _check_adapter_options(options)
     from flexinfer.weights import sources
 
     source = sources.choose(options, names.resolve(options.model), report)
@@ -151,8 +151,8 @@ def _build(source: Source, options: ModelOptions, report: Report) -> tuple[Any, 
     return model, (device_notice, dtype_notice, *check)
 
 
-def _refuse_later(options: ModelOptions) -> None:
-    """Refuse options that this version does not carry out or that lack their object."""
+def _check_adapter_options(options: ModelOptions) -> None:
+    """Raise UsageError for an adapter mode without an adapter, or an adapter that is none."""
     if options.lora_mode is not None and options.adapter is None:
         raise UsageError(
             f"--lora-mode {options.lora_mode} has no adapter to run", hint="give --adapter DIR"

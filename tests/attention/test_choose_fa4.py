@@ -22,8 +22,8 @@ SHAPES = {
 CAN = {
     (None, "qwen3-4b"): "needs a CUDA device",
     ((8, 0), "qwen3-4b"): "sm_80",
-    ((9, 0), "gemma-4-E2B"): "no head dim 512 on sm_90",
-    ((10, 0), "gemma-4-E2B"): "no head dim 512 on sm_100",
+    ((9, 0), "gemma-4-E2B"): "no pages at head dim 512 on sm_90",
+    ((10, 0), "gemma-4-E2B"): "no pages at head dim 512 on sm_100",
     ((12, 0), "qwen3-4b"): "no KV pages on sm_120",
 }
 DEVICES = ((8, 0), (8, 9), (9, 0), (10, 0), (12, 0))
@@ -39,10 +39,10 @@ def able(capability: tuple[int, int], model: str) -> bool:
 def test_forced_on(capability: tuple[int, int], model: str) -> None:
     if capability >= (9, 0) and not able(capability, model):
         with pytest.raises(EnvironmentUnfit, match="--fa4-prefill cannot be had: ") as caught:
-            choose_for(True, capability, SHAPES[model], B36, TORCH, LONG)
+            choose_for(True, capability, SHAPES[model], B36, TORCH, LONG, False)
         assert caught.value.exit_code == 3
         return
-    choice = choose_for(True, capability, SHAPES[model], B36, TORCH, LONG)
+    choice = choose_for(True, capability, SHAPES[model], B36, TORCH, LONG, False)
     assert choice.use is able(capability, model)
     assert choice.warning is (capability < (9, 0))
     assert ("asked for" if choice.use else "needs Hopper or newer") in choice.reason
@@ -50,9 +50,9 @@ def test_forced_on(capability: tuple[int, int], model: str) -> None:
 
 @every
 def test_forced_off(capability: tuple[int, int], model: str) -> None:
-    choice = choose_for(False, capability, SHAPES[model], B36, TORCH, LONG)
+    choice = choose_for(False, capability, SHAPES[model], B36, TORCH, LONG, False)
     assert choice == (False, "--no-fa4-prefill", False)
-    assert choose_for(False, capability, SHAPES[model], None, TORCH, LONG) == choice
+    assert choose_for(False, capability, SHAPES[model], None, TORCH, LONG, False) == choice
 
 
 @every
@@ -60,20 +60,20 @@ def test_auto_takes_it_where_it_was_measured_faster(
     capability: tuple[int, int], model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(home, "MEASURED_FASTER", {})
-    never = choose_for(None, capability, SHAPES[model], B36, TORCH, LONG)
+    never = choose_for(None, capability, SHAPES[model], B36, TORCH, LONG, False)
     assert (never.use, never.warning) == (False, False)
     assert ("not measured faster" in never.reason) is able(capability, model)
     measured = {(capability, *shape): LONG for shape in SHAPES[model]}
     monkeypatch.setattr(home, "MEASURED_FASTER", measured)
-    choice = choose_for(None, capability, SHAPES[model], B36, TORCH, LONG)
+    choice = choose_for(None, capability, SHAPES[model], B36, TORCH, LONG, False)
     assert choice.use is able(capability, model)
     if choice.use:
         assert choice.reason.startswith(f"measured faster on sm_{capability[0]}0 with head dim")
-        shorter = choose_for(None, capability, SHAPES[model], B36, TORCH, LONG - 1)
+        shorter = choose_for(None, capability, SHAPES[model], B36, TORCH, LONG - 1, False)
         assert (shorter.use, shorter.warning) == (False, False)
         assert "from sequences of 8192 tokens on, and the limit here is 8191" in shorter.reason
-        assert not choose_for(None, capability, (HeadShape(96, 5),), B36, TORCH, LONG).use
-        assert not choose_for(None, capability, SHAPES[model], None, TORCH, LONG).use
+        assert not choose_for(None, capability, (HeadShape(96, 5),), B36, TORCH, LONG, False).use
+        assert not choose_for(None, capability, SHAPES[model], None, TORCH, LONG, False).use
 
 
 def test_what_was_measured() -> None:
@@ -81,11 +81,11 @@ def test_what_was_measured() -> None:
     taken = {
         (model, capability)
         for model, capability in product(SHAPES, DEVICES)
-        if choose_for(None, capability, SHAPES[model], B36, TORCH, LONG).use
+        if choose_for(None, capability, SHAPES[model], B36, TORCH, LONG, False).use
     }
     assert taken == {("qwen3-4b", (9, 0)), ("llama-3.2-3b", (9, 0))}
-    for less in ({"longest": LONG - 1}, {"fa4": "4.0.0b35"}):
-        given = {"fa4": B36, "torch": TORCH, "longest": LONG} | less
+    for less in ({"longest": LONG - 1}, {"fa4": "4.0.0b35"}, {"windows": True}):
+        given = {"fa4": B36, "torch": TORCH, "longest": LONG, "windows": False} | less
         assert not any(choose_for(None, (9, 0), s, **given).use for s in SHAPES.values())
 
 
@@ -94,7 +94,7 @@ def test_the_obstacle_is_named(case: tuple[tuple[int, int] | None, str], said: s
     capability, model = case
     found = [fa4_obstacle(capability, *shape, B36) for shape in SHAPES[model]]
     assert any(said in (why or "") for why in found)
-    assert said in choose_for(None, capability, SHAPES[model], B36, TORCH, LONG).reason
+    assert said in choose_for(None, capability, SHAPES[model], B36, TORCH, LONG, False).reason
 
 
 @pytest.mark.parametrize("capability", [(9, 0), (10, 0)])

@@ -13,7 +13,7 @@ def test_vllm_without_its_package_is_exit_3_before_anything_is_loaded() -> None:
     with pytest.raises(EnvironmentUnfit, match="--backend vllm: vllm is not installed") as caught:
         load_checkpoint("vllm", ModelOptions(model="no-such-model"))
     assert caught.value.exit_code == 3
-    said = "pip install 'flexinfer[vllm]' (in a checkout: pip install -e '.[vllm]')"
+    said = "pip install -e '.[vllm]' in the checkout of flexinfer"
     assert caught.value.hint == said
 
 

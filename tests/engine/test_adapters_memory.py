@@ -89,7 +89,7 @@ def test_the_cache_is_planned_over_what_the_copies_leave(
 
     others = taken()
 
-    monkeypatch.setattr(setup, "available_memory", available)
+    monkeypatch.setattr(setup, "available_bytes", available)
     settings = {"max_batch_size": 512, "max_seq_length": 1000, "prefill_tokens": 64}
     with engine_over(model, "random:4", mode, **settings) as engine:
         weights = machinery(engine).weights.weights

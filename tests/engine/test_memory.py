@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from flexinfer.attention.cache import PagedKVCache, bytes_per_page
 from flexinfer.config import EngineConfig
-from flexinfer.engine import memory, setup
+from flexinfer.engine import setup
 from flexinfer.engine.engine import Engine
 from flexinfer.engine.memory import PagePlan, plan_pages
 from flexinfer.errors import NotEnoughMemory
@@ -94,7 +94,7 @@ def test_an_engine_that_does_not_fit_allocates_nothing(
 ) -> None:
     settings = dict(settings)
     free = settings.pop("free", 2**34)
-    monkeypatch.setattr(setup, "available_memory", lambda device: free)
+    monkeypatch.setattr(setup, "available_bytes", lambda device: free)
     model = tiny("qwen3")
     with Untouched(4096) as watched, pytest.raises(NotEnoughMemory, match=words):
         make_engine(model, **settings)
@@ -114,11 +114,6 @@ def test_no_more_pages_than_the_work_needs(open_engine: Open) -> None:
     engine = open_engine("qwen3", max_batch_size=2, max_seq_length=20)
     assert machinery(engine).programs.cache.n_pages == 2 * 3 + 1
     assert not any("short" in line for line in engine.notices)
-
-
-def test_the_device_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "host_memory", lambda: 12345)
-    assert memory.available_memory(torch.device("cpu")) == 12345
 
 
 VOCAB, PROMPTS, LENGTH = 262_144, 64, 512

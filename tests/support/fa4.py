@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from flexinfer.engine import fa4
+from flexinfer.engine.engine import Engine
 from flexinfer.engine.fa4 import Facts
 
 HOPPER = Facts((9, 0), "4.0.0b36", "2.11.0+cu130", True)
@@ -104,3 +105,9 @@ def install(
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     return calls
+
+
+def notice(engine: Engine) -> str:
+    """Return what is said of FA4."""
+    (said,) = [line for line in engine.notices if "fa4" in line.lower()]
+    return said

@@ -42,12 +42,12 @@ class Results:
     ) -> None:
         """Write to `file`, or stdout; raises WriteFailed.
 
-        A `single` sample is shown while it grows (`live`) where a person reads stdout. An
-        interruption tells of --resume where the work is `resumable` and some of it is written.
+        Where a person reads stdout, a `single` sample is shown while it grows (`live`), and a
+        heading tells requests apart. An interruption tells of --resume where the work is
+        `resumable` and some of it is written.
         """
         self._form, self._as_json, self._resumable = form, as_json, resumable
         self._ids = [item.id for item in items]
-        self._headings = headings(items)
         self._made = list(finished.values())
         self._failures, self._announced = 0, set[tuple[object, str]]()
         self._file, self._shown, self._written = file, False, False
@@ -56,7 +56,8 @@ class Results:
         else:
             file.keep(self._made)
         plain = file is None and form == "text" and not as_json
-        self.live = single and plain and sys.stdout.isatty()
+        watched = plain and sys.stdout.isatty()
+        self.live, self._headings = single and watched, headings(items) if watched else {}
 
     def announce(self, records: Iterable[Record]) -> None:
         """Say at once why these requests will fail; their records come later, at their places."""
@@ -71,14 +72,14 @@ class Results:
     def add(self, record: Record) -> None:
         """Write a record where it belongs; raises WriteFailed, or BrokenPipeError."""
         failed = "error" in record
-        line = as_line(record, self._form, heading=self._headings.get(record["id"]))
+        line = as_line(record, self._form, alone=len(self._ids) == 1)
         if self._file is not None:
             self._file.write(line)
             self._written = True
         elif self.live:
             print_data("\n" if self._shown or not failed else "")
         elif not self._as_json:
-            print_data(line)
+            print_data(self._headings.get(record["id"], "") + line)
         if self._as_json:
             self._made.append(record)
         if failed:

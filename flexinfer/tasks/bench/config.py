@@ -55,7 +55,7 @@ class BenchConfig:
     tune: bool = False
 
     def __post_init__(self) -> None:
-        """Check every value; raises UsageError, or EnvironmentUnfit for what is yet to come."""
+        """Check every value; raises UsageError, or EnvironmentUnfit without a package."""
         for flag, count in (
             ("--n-prompts", 1 if self.n_prompts is None else self.n_prompts),
             ("--n-samples", self.n_samples),

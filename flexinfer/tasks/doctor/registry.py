@@ -36,7 +36,12 @@ class Check:
 
 def list_checks() -> tuple[Check, ...]:
     """Return every check; categories are contiguous."""
-    own = _check("version", "Version", version.version, "flexinfer has what --mode asks for")
+    own = _check(
+        "version",
+        "Version",
+        version.version,
+        "which flexinfer looks at the machine, and for which --mode",
+    )
     return (own, *_machine(), *_packages(), *_kernels(), *_model(), *_hub(), *_variables())
 
 

@@ -1,4 +1,4 @@
-"""The line above a request's texts, where several requests are answered as text."""
+"""The line above a request's texts, where a person reads those of several requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDEST = 60
 
 
 def headings(items: Sequence[Item]) -> Mapping[str | int | None, str]:
-    """Return the headings by id, none for a single request: its text needs no name.
+    """Return the headings by id, each a line, none for a single request: its text needs no name.
 
     A heading is the id and how the prompt begins; of an id that repeats it is the id alone.
     """
@@ -21,7 +21,7 @@ def headings(items: Sequence[Item]) -> Mapping[str | int | None, str]:
     for item in items:
         named = "(no id)" if item.id is None else str(item.id)
         begins = "" if item.id is None or item.id in found else _beginning(item)
-        found[item.id] = _one_line(f"--- {named}" + (f": {begins}" if begins else ""))
+        found[item.id] = _one_line(f"--- {named}" + (f": {begins}" if begins else "")) + "\n"
     return found
 
 

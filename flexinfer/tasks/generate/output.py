@@ -49,15 +49,13 @@ class InOrder:
             self._emit(record)
 
 
-def as_line(record: Record, form: Format, *, heading: str | None = None) -> str:
+def as_line(record: Record, form: Format, *, alone: bool = False) -> str:
     """Return what is written of a record: a JSON line, or its texts, each on a line.
 
-    Above texts of one request among several stands its `heading`; there a failed one leaves an
-    empty line. A request that is alone has none, and leaves nothing where it failed.
+    A failed one leaves an empty line, so that the texts of others keep their place; `alone` it
+    leaves nothing.
     """
     if form == "jsonl":
         return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
     texts = "".join(f"{sample['text']}\n" for sample in record["outputs"])
-    if heading is None:
-        return texts
-    return f"{heading}\n" + (texts or "\n")
+    return texts or ("" if alone else "\n")

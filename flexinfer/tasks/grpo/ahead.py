@@ -66,7 +66,7 @@ def plan_ahead(
     rollout_options: RolloutOptions,
     notice: Callable[[str], None] = lambda line: None,
 ) -> Work | None:
-    """Check as `look_ahead` does, without going to the hub; None where the problems are there."""
+    """Check as `look_ahead` does, without going to the hub: None where problems are there."""
     if config.dataset.lower() not in HUB_SETS:
         return look_ahead(options, engine, config, rollout_options, notice).work
     _check_settings(options, engine, config, rollout_options)
@@ -93,5 +93,6 @@ def _last(
     options: ModelOptions, config: GrpoConfig, data: str | None, notice: Callable[[str], None]
 ) -> Path | None:
     """Return the checkpoint to go on from; raises UsageError where the folder is in use."""
-    check_unlocked(config.output_dir)
+    if processes.is_first():  # it will lock the folder, perhaps before another has come here
+        check_unlocked(config.output_dir)
     return found(options, config, data, notice)

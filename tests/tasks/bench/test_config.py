@@ -59,7 +59,7 @@ def test_wrong_values_are_exit_2_with_the_flag(flag: str, given: dict[str, Any])
 def test_a_back_end_without_its_package_is_exit_3() -> None:
     with pytest.raises(EnvironmentUnfit, match="vllm is not installed") as caught:
         BenchConfig(backends=("vllm",))
-    said = "pip install 'flexinfer[vllm]' (in a checkout: pip install -e '.[vllm]')"
+    said = "pip install -e '.[vllm]' in the checkout of flexinfer"
     assert caught.value.hint == said
     assert BenchConfig(backends=("flex", "vllm")), "among several it becomes a row of its own"
     with pytest.raises(UsageError, match="'vlm' is unknown"):

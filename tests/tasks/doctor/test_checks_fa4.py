@@ -1,5 +1,7 @@
 """flash-attn-4 over capabilities, head dims and betas."""
 
+import json
+
 import pytest
 
 from flexinfer.attention import choose_fa4
@@ -61,7 +63,8 @@ def test_a_model_with_a_head_dim_that_it_lacks_is_told_so(tmp_path):
     gemma = gpu(tmp_path)
     line = look(gemma, "flash-attn-4", model="gemma-4-E2B-it")
     assert (line.status, fa4_calls(gemma)) == ("ok", [])
-    assert line.why == ("prefill does not use it: FlashAttention 4 has no head dim 512 on sm_90")
+    assert "prefill does not use it" in line.why
+    assert "reads no pages at head dim 512 on sm_90" in line.why
 
 
 def test_what_auto_does_is_the_engine_s_own_word(tmp_path, monkeypatch):
@@ -72,6 +75,21 @@ def test_what_auto_does_is_the_engine_s_own_word(tmp_path, monkeypatch):
     monkeypatch.setattr(choose_fa4, "MEASURED_FASTER", {((9, 0), 128, 4): 4096})
     line = look(gpu(tmp_path), "flash-attn-4", model="qwen3-4b")
     assert line.why.startswith("prefill uses it: measured faster on sm_90 with head dim 128")
+
+
+@pytest.mark.parametrize("kinds", [["full_attention", "sliding_attention"], None])
+def test_windows_are_not_measured_and_doctor_says_so_too(tmp_path, monkeypatch, kinds):
+    monkeypatch.setattr(choose_fa4, "MEASURED_FASTER", {((9, 0), 128, 4): 4096})
+    config = {
+        "model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": 256, "head_dim": 128,
+        "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "vocab_size": 64, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1,
+    } | ({} if kinds is None else {"layer_types": kinds})  # fmt: skip
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    line = look(gpu(tmp_path), "flash-attn-4", model=str(tmp_path / "model"))
+    assert line.status == "ok"
+    assert line.why.endswith("auto: not measured with windows")
 
 
 @pytest.mark.parametrize(

@@ -73,11 +73,9 @@ def test_a_failed_write_is_not_tried_again(error: Exception) -> None:
 
 
 def test_text_lines_keep_the_place_of_a_failure() -> None:
-    both, failed = {"outputs": [{"text": "a"}, {"text": "b"}]}, {"outputs": [], "error": "e"}
-    assert as_line(both, "text") == "a\nb\n"
-    assert as_line(both, "text", heading="--- 0") == "--- 0\na\nb\n"
-    assert as_line(failed, "text", heading="--- 0") == "--- 0\n\n"
-    assert as_line(failed, "text") == ""
+    assert as_line({"outputs": [{"text": "a"}, {"text": "b"}]}, "text") == "a\nb\n"
+    assert as_line({"outputs": [], "error": "e"}, "text") == "\n"
+    assert as_line({"outputs": [], "error": "e"}, "text", alone=True) == ""
     assert as_line({"x": "é"}, "jsonl") == '{"x": "é"}\n'
 
 
@@ -94,12 +92,12 @@ def test_headings_tell_requests_apart() -> None:
         Item(id=8, prompt="x" * 100),
     )
     assert headings(items) == {
-        0: "--- 0: 12+30= [2J next",
-        "a": "--- a: u",
-        "twice": "--- twice",
-        7: "--- 7",
-        None: "--- (no id)",
-        8: f"--- 8: {'x' * 60} ...",
+        0: "--- 0: 12+30= [2J next\n",
+        "a": "--- a: u\n",
+        "twice": "--- twice\n",
+        7: "--- 7\n",
+        None: "--- (no id)\n",
+        8: f"--- 8: {'x' * 60} ...\n",
     }
     assert headings(items[:1]) == {}
 

@@ -53,7 +53,7 @@ def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return imports(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert "pip install 'flexinfer[quant]'" in refusal(EnvironmentUnfit, folder, load_in_4bit=True)
+    assert "pip install -e '.[quant]'" in refusal(EnvironmentUnfit, folder, load_in_4bit=True)
 
 
 def test_a_gguf_file_is_refused(tmp_path: Path) -> None:

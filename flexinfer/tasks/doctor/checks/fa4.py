@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from flexinfer.attention.choose_fa4 import (
     INSTALL,
     HeadShape,
@@ -12,7 +15,7 @@ from flexinfer.attention.choose_fa4 import (
 )
 from flexinfer.engine.requests.limits import DEFAULT_MAX_SEQ_LENGTH
 from flexinfer.tasks.doctor.context import Context
-from flexinfer.tasks.doctor.facts.layer_shapes import layer_shapes
+from flexinfer.tasks.doctor.facts.layer_shapes import SLIDING, layer_shapes
 from flexinfer.tasks.doctor.facts.packages import Package, absent, broken, is_there, version
 from flexinfer.tasks.doctor.report import Finding, ok, warn
 
@@ -67,11 +70,20 @@ def _run(
     if probe.error is not None or bad:
         return broken(context, FA4, found, str(probe.error or bad[0] or "wrong result"))
     torch = context.torch.version or ""
-    auto = choose_for(None, capability, heads, found, torch, DEFAULT_MAX_SEQ_LENGTH)
+    windows = _has_windows(context.target.config or {})
+    auto = choose_for(None, capability, heads, found, torch, DEFAULT_MAX_SEQ_LENGTH, windows)
     if auto.use:
         return ok(text, f"prefill uses it: {auto.reason}")
     way = how_called(found, torch)
     return ok(text, f"prefill uses it with --fa4-prefill ({way}); auto: {auto.reason}")
+
+
+def _has_windows(config: Mapping[str, Any]) -> bool:
+    """Return whether some layers see but a window."""
+    if (kinds := config.get("layer_types")) is not None:
+        return SLIDING in kinds
+    full = config.get("max_window_layers", 0)
+    return bool(config.get("use_sliding_window")) and full < config["num_hidden_layers"]
 
 
 def _heads(context: Context) -> tuple[HeadShape, ...]:

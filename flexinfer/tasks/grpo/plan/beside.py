@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from flexinfer.config import EngineConfig, ModelOptions
-from flexinfer.engine.memory import available_memory
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.batch import batch_plan, chosen
 from flexinfer.tasks.grpo.plan.model import outline
@@ -12,6 +11,7 @@ from flexinfer.tasks.grpo.plan.recompute import settled
 from flexinfer.tasks.grpo.plan.scoring import needs_more, widened
 from flexinfer.tasks.grpo.plan.standing import Inference, weight_bytes
 from flexinfer.tasks.grpo.processes import sharing
+from flexinfer.weights.place import available_bytes
 
 
 def fitted(setting: Setting, free: int, held_out: int) -> tuple[Setting, tuple[str, ...]]:
@@ -41,7 +41,7 @@ def fitted_beside(
     prompt = longest - chosen(config.max_completion_length)
     inference = Inference(model, chosen(config.lora_rank), options.lora_mode)
     batch = batch_plan(config, prompt, n_processes)
-    free = available_memory(model.device) // sharing(model.device.type) + weight_bytes(model)
+    free = available_bytes(model.device) // sharing(model.device.type) + weight_bytes(model)
     setting, lines = fitted(
         Setting(model, inference, engine, config, batch, prompt), free, held_out
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.core.sizes import human
-from flexinfer.engine.memory import SHARE, available_memory
+from flexinfer.engine.memory import SHARE
 from flexinfer.errors import NotEnoughMemory
 from flexinfer.tasks.columns import aligned
 from flexinfer.tasks.environment import document, now
@@ -26,6 +26,7 @@ from flexinfer.tasks.grpo.plan.passing import KV
 from flexinfer.tasks.grpo.plan.standing import Inference
 from flexinfer.tasks.grpo.positions import check_positions
 from flexinfer.tasks.grpo.processes import sharing
+from flexinfer.weights.place import available_bytes
 
 ASSUMED_PROMPT, ASSUMED_SUM = 512, 128
 """Tokens of the longest prompt where nobody knows: of problems in words; of a sum in a chat."""
@@ -124,7 +125,7 @@ def plan_run(
     inference = Inference(model, chosen(config.lora_rank), options.lora_mode)
     new_tokens = chosen(config.max_completion_length)
     check_positions(prompt, new_tokens, model.positions, model.name)
-    free = available_memory(model.device) // sharing(model.device.type)
+    free = available_bytes(model.device) // sharing(model.device.type)
     free = free if available is None else available
     setting = Setting(model, inference, engine, config, batch, prompt)
     setting, recomputed = fitted(setting, free, held_out if widen else 0)

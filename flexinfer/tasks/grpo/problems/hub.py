@@ -76,7 +76,9 @@ def check_reach(name: str, hub_set: HubSet) -> None:
     The datasets library would try again for half a minute, and say so each time.
     """
     datasets = need("datasets", f"--dataset {name}", "grpo")
-    cached = Path(datasets.config.HF_DATASETS_CACHE) / hub_set.path.replace("/", "___")
+    owner, own = hub_set.path.split("/")
+    folder = f"{owner}___{datasets.naming.camelcase_to_snakecase(own)}"
+    cached = Path(datasets.config.HF_DATASETS_CACHE) / folder
     if cached.is_dir():
         return
     try:

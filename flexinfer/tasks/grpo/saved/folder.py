@@ -57,7 +57,7 @@ def check_unlocked(folder: Path) -> None:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        _lock(handle, folder, fcntl.LOCK_SH)  # the processes of one run may look at once
+        _lock(handle, folder, fcntl.LOCK_SH)  # others may look at the same time
     finally:
         os.close(handle)
 

@@ -177,7 +177,7 @@ def test_what_no_model_can_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_each_of_several_processes_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU they share what memory there is."""
-    monkeypatch.setattr(plans, "available_memory", lambda device: 8 * GIB)
+    monkeypatch.setattr(plans, "available_bytes", lambda device: 8 * GIB)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     config = GrpoConfig(per_device_batch_size=64, gradient_accumulation_steps=2)
     one = plan_run(TINY, EngineConfig(), config, 8, available=GIB)

@@ -84,7 +84,7 @@ def test_a_run_does_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(OnPolicyGRPOTrainer, "training_step", watched)
 
     def run(folder: str, free: int, steps: int = 2, **more: Any) -> Any:
-        monkeypatch.setattr(beside, "available_memory", lambda device: free)
+        monkeypatch.setattr(beside, "available_bytes", lambda device: free)
         config = GrpoConfig(
             max_steps=steps, num_generations=4, per_device_batch_size=8, lora_rank=4, eval_size=0,
             gradient_accumulation_steps=1, max_completion_length=8, learning_rate=3e-3,

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
@@ -43,6 +44,7 @@ class Table(list[dict[str, Any]]):
 class Hub:
     """Stands in for the datasets library: holds sets and notes what is asked for."""
 
+    naming = datasets.naming
     exceptions = SimpleNamespace(DatasetsError=type("DatasetsError", (Exception,), {}))
 
     def __init__(
@@ -50,7 +52,7 @@ class Hub:
     ) -> None:
         self.sets, self.error = sets, error
         self.config = SimpleNamespace(HF_DATASETS_CACHE=str(cache))
-        for path in ("openai___gsm8k", "open-r1___DAPO-Math-17k-Processed"):
+        for path in ("openai___gsm8k", "open-r1___dapo-math-17k-processed"):
             (cache / path).mkdir(parents=True)
         self.asked: list[tuple[str, str, str]] = []
 

@@ -240,7 +240,7 @@ def test_math_verify_without_its_package(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(EnvironmentUnfit, match="--reward math-verify needs math_verify") as caught:
         choose_rewards(["math-verify"])
-    assert "'flexinfer[grpo]'" in str(caught.value.hint)
+    assert "'.[grpo]'" in str(caught.value.hint)
 
 
 def test_a_reward_that_needs_answers_is_told_before_the_run(mine: Path) -> None:
