@@ -39,7 +39,7 @@ MEASURED_FASTER: Mapping[tuple[tuple[int, int], int, int], int] = MappingProxyTy
 measured faster over whole prefills than the own kernels.
 
 On an H200 (beta 36) Qwen3-4B and Llama-3.2-3B prefill 8 x 8192 tokens 12 and 9 % faster with it,
-64 x 512 tokens no faster (0 and -1 %, rounds scatter by up to 7 %; its kernel alone takes 12 % longer).
+64 x 512 tokens no faster (0 and -1 %, rounds scatter by 7 %; its kernel alone takes 12 % longer).
 """
 
 MEASURED_BETA = 36
