@@ -13,7 +13,7 @@ from typing import Any
 
 from flexinfer.cli.completion_scripts import Command, Option, bash, fish, zsh
 from flexinfer.cli.terminal.failures import say_failure
-from flexinfer.errors import UsageError
+from flexinfer.errors import FlexinferError, UsageError, WriteFailed
 
 SCRIPTS: Mapping[str, Callable[[Sequence[Command]], str]] = {
     "flexinfer.bash": bash,
@@ -66,16 +66,16 @@ def _values(metavar: str) -> tuple[str, ...]:
 
 
 def write(folder: Path) -> None:
-    """Write the three scripts to a folder; raises UsageError where that cannot be done."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder", hint=USAGE)
+    """Write the three scripts to a folder; raises UsageError where it is none, or WriteFailed."""
     commands = read_commands()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, script in SCRIPTS.items():
             (folder / name).write_text(script(commands), encoding="utf-8")
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"{folder} is not a folder", hint=USAGE) from error
     except OSError as error:
-        raise UsageError(f"cannot write {folder}: {error.strerror}", hint=USAGE) from error
+        raise WriteFailed(f"cannot write {folder}: {error.strerror}", hint=USAGE) from error
 
 
 def main(words: Sequence[str]) -> int:
@@ -84,7 +84,7 @@ def main(words: Sequence[str]) -> int:
         if len(words) > 1 or any(word.startswith("-") for word in words):
             raise UsageError(f"one folder at most, not {' '.join(words)}", hint=USAGE)
         write(Path(*words or ("completions",)))
-    except UsageError as error:
+    except FlexinferError as error:
         say_failure(error.message, error.hint)
         return error.exit_code
     return 0

@@ -29,6 +29,11 @@ def test_the_scripts_in_the_tree_are_up_to_date(tmp_path: Path) -> None:
         assert fresh == (FOLDER / name).read_text(), f"{name} is out of date: {cure}"
 
 
+def test_what_cannot_be_written_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["n" * 300]) == 1
+    assert "File name too long" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["file"], ["file/under"], ["--help"], ["a", "b"]])
 def test_what_is_no_folder_is_wrong_usage(
     tmp_path: Path,

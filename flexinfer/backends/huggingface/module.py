@@ -139,8 +139,9 @@ def _check_settings(name: str, config: EngineConfig, idle: Sequence[str]) -> Non
     """Raise UsageError for the first setting that was given and means nothing here."""
     default = EngineConfig()
     for field_name in idle:
-        if vars(config)[field_name] != vars(default)[field_name]:
+        if (given := vars(config)[field_name]) != vars(default)[field_name]:
+            flag = ("no-" if given is False else "") + field_name.replace("_", "-")
             raise UsageError(
-                f"--{field_name.replace('_', '-')} means nothing to {name}",
+                f"--{flag} means nothing to {name}",
                 hint="leave it out, or measure that back end in a run of its own",
             )

@@ -206,6 +206,8 @@ def test_settings_of_the_engine_are_refused() -> None:
         live("hf", tiny("qwen3"), page_size=16)
     with pytest.raises(UsageError, match="--attention means nothing to hf"):
         live("hf", tiny("qwen3"), attention="dense")
+    with pytest.raises(UsageError, match="--no-fa4-prefill means nothing to hf"):
+        live("hf", tiny("qwen3"), fa4_prefill=False)
 
 
 def test_compilation_is_for_a_gpu() -> None:

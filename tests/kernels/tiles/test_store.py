@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +217,13 @@ def test_the_program_says_what_is_wrong_with_a_file(
     assert capsys.readouterr() == ("", f"error: {path}: {why}\n")
     assert main([]) == 0
     assert capsys.readouterr().out == shipped_with([])
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "flexinfer.kernels.fast.tiles.store"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    said = "error: cannot write standard output: No space left on device\n"
+    assert (found.returncode, found.stderr) == (1, said)

@@ -154,10 +154,16 @@ def _read_whole(path: Path) -> tuple[str, Entries]:
 def main(paths: Sequence[str]) -> int:
     """Print tiles.json with the tiles of these files in it, and return the exit code."""
     try:
-        sys.stdout.write(shipped_with(paths))
+        text = shipped_with(paths)
     except UsageError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return error.exit_code
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        print(f"error: cannot write standard output: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # not tried again at exit
+        return 1
     return 0
 
 
