@@ -1,7 +1,6 @@
 """Rollouts and evaluation from the trainer's own weights, on one GPU.
 
-`Engine`, `SamplingParams` and `Completion` are imported on first use, so that `import flexinfer`
-does not import torch.
+Everything here is imported on first use, so that `import flexinfer` does not import torch.
 """
 
 from __future__ import annotations
@@ -13,16 +12,21 @@ if TYPE_CHECKING:
     from flexinfer.config import EngineConfig, ModelOptions, SamplingParams
     from flexinfer.engine.engine import Engine
     from flexinfer.engine.requests.outputs import Completion, Request, RequestOutput
+    from flexinfer.weights.load import AdapterChoice, LoadedModel, adopt, load
 
 __version__ = "0.1.0"
 __all__ = [
+    "AdapterChoice",
     "Completion",
     "Engine",
     "EngineConfig",
+    "LoadedModel",
     "ModelOptions",
     "Request",
     "RequestOutput",
     "SamplingParams",
+    "adopt",
+    "load",
 ]
 
 _HOMES = {
@@ -33,6 +37,10 @@ _HOMES = {
     "EngineConfig": "flexinfer.config",
     "ModelOptions": "flexinfer.config",
     "SamplingParams": "flexinfer.config",
+    "AdapterChoice": "flexinfer.weights.load",
+    "LoadedModel": "flexinfer.weights.load",
+    "adopt": "flexinfer.weights.load",
+    "load": "flexinfer.weights.load",
 }
 
 
