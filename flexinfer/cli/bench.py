@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from flexinfer.cli.arguments.engine_options import EngineFlags
 from flexinfer.cli.arguments.flags import option
@@ -20,6 +20,9 @@ from flexinfer.cli.terminal.console import Console
 from flexinfer.cli.terminal.failures import say_failure
 from flexinfer.config import EngineConfig
 from flexinfer.errors import UsageError
+
+if TYPE_CHECKING:
+    from flexinfer.tasks.bench.result import BenchReport
 
 WORKLOAD = "Workload"
 
@@ -159,7 +162,6 @@ def bench(
     """Measure decoding on synthetic prompts, and compare."""
     from flexinfer.tasks.bench.run import (
         BenchConfig,
-        labels,
         parse_new_tokens,
         parse_weights,
         run_bench,
@@ -181,11 +183,23 @@ def bench(
         report = run_bench(
             options, engine_config, bench_config, console.report, console.notice, debug=common.debug
         )
-    for label, row in zip(labels(report.results), report.results, strict=True):
-        if row.error is not None:
-            say_failure(f"{label}: {row.error}")
+    _say_failed(report, form)
     put_out(report, form)
     return report.exit_code
+
+
+def _say_failed(report: BenchReport, form: str) -> None:
+    """Say which rows failed, and why where stdout does not say it in words."""
+    from flexinfer.tasks.bench.run import labels
+
+    named = zip(labels(report.results), report.results, strict=True)
+    failed = [(label, row.error) for label, row in named if row.error is not None]
+    if form not in ("table", "md"):
+        for label, why in failed:
+            say_failure(f"{label}: {why}")
+    elif failed:
+        of = f"{len(failed)} of {len(report.results)} rows failed"
+        say_failure(f"{of}: {', '.join(label for label, _ in failed)}")
 
 
 def _form(result: ReportFlags, common: CommonFlags) -> str:

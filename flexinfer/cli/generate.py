@@ -15,17 +15,17 @@ from flexinfer.cli.arguments.engine_options import EngineFlags
 from flexinfer.cli.arguments.flags import option
 from flexinfer.cli.arguments.options import (
     IGNORE_EOS,
-    MAX_NEW_TOKENS,
     OUTPUT,
     SAMPLING,
-    TEMPERATURE,
     CommonFlags,
     ModelFlags,
+    max_new_tokens,
+    temperature,
 )
 from flexinfer.cli.files import opened, refuse_same
 from flexinfer.cli.terminal.console import Console
 from flexinfer.cli.terminal.remarks import remarks, resumable, unshown
-from flexinfer.config import resolve_sampling
+from flexinfer.config import SamplingParams, resolve_sampling
 from flexinfer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 INPUT = "Input"
 T = TypeVar("T")
+
+
+def _own(name: str) -> str:
+    """Return what --help says of the default of a sampling value."""
+    return f" (default: the model's own, else {getattr(SamplingParams, name):g})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +68,28 @@ class InputFlags:
 class SamplingFlags:
     """How to sample; what is not given comes from the checkpoint's generation_config."""
 
-    max_new_tokens: Annotated[int | None, MAX_NEW_TOKENS] = None
-    temperature: Annotated[float | None, TEMPERATURE] = None
+    max_new_tokens: Annotated[int | None, max_new_tokens(_own("max_new_tokens"))] = None
+    temperature: Annotated[float | None, temperature(_own("temperature"))] = None
     top_p: Annotated[
-        float | None, option("--top-p", panel=SAMPLING, metavar="P", help="1 is off.")
+        float | None,
+        option("--top-p", panel=SAMPLING, metavar="P", help=f"1 is off{_own('top_p')}."),
     ] = None
     top_k: Annotated[
-        int | None, option("--top-k", panel=SAMPLING, metavar="K", help="0 or -1 is off.")
+        int | None,
+        option("--top-k", panel=SAMPLING, metavar="K", help=f"0 or -1 is off{_own('top_k')}."),
     ] = None
     min_p: Annotated[
-        float | None, option("--min-p", panel=SAMPLING, metavar="P", help="0 is off.")
+        float | None,
+        option("--min-p", panel=SAMPLING, metavar="P", help=f"0 is off{_own('min_p')}."),
     ] = None
     repetition_penalty: Annotated[
-        float | None, option("--repetition-penalty", panel=SAMPLING, metavar="X", help="1 is off.")
+        float | None,
+        option(
+            "--repetition-penalty",
+            panel=SAMPLING,
+            metavar="X",
+            help=f"1 is off{_own('repetition_penalty')}.",
+        ),
     ] = None
     stop: Annotated[
         list[str] | None,
@@ -83,7 +97,14 @@ class SamplingFlags:
     ] = None
     ignore_eos: Annotated[bool | None, IGNORE_EOS] = None
     n: Annotated[
-        int | None, option("-n", "--n", panel=SAMPLING, metavar="N", help="Samples of each prompt.")
+        int | None,
+        option(
+            "-n",
+            "--n",
+            panel=SAMPLING,
+            metavar="N",
+            help=f"Samples of each prompt (default: {SamplingParams.n}).",
+        ),
     ] = None
     logprobs: Annotated[
         bool, option("--logprobs", panel=SAMPLING, help="Add log-probabilities to each sample.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -55,14 +56,16 @@ def train_grpo(
     # times slower as soon as one core has other work
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from flexinfer.tasks.grpo.processes import is_first
+    from flexinfer.tasks.grpo.recipes import told
     from flexinfer.tasks.grpo.run import RolloutOptions, render, run_grpo
 
     options, hf_options = _options(model, engine.seed), RolloutOptions(**vars(hf))
-    config = _config(data, batch, optimizer, rollout, run, engine.seed).filled(options.model)
+    given = _config(data, batch, optimizer, rollout, run, engine.seed)
+    taken, config = told(options.model, given.dataset, vars(given)), given.filled(options.model)
     at_once, widen = min(config.completions_per_step, MOST_AT_ONCE), not engine.max_batch_size
     engine_config = engine.config(at_once if widen else None)
     if plan.dry_run:
-        return _dry_run(options, engine_config, config, hf_options, common, widen)
+        return _dry_run(options, engine_config, config, hf_options, common, widen, taken)
     first = is_first()
     with (
         redirect_stdout(sys.stderr),  # a reward may print what it likes
@@ -70,6 +73,8 @@ def train_grpo(
     ):
         if model.model is None:
             progress.notice(f"--model not given: {DEFAULT_MODEL}, which comes with this package")
+        for line in taken:
+            progress.notice(line)
         report = run_grpo(
             options,
             engine_config,
@@ -93,14 +98,18 @@ def _dry_run(
     rollout_options: RolloutOptions,
     common: CommonFlags,
     widen: bool,
+    taken: Sequence[str],
 ) -> int:
-    """Show what a run would do and need; what it refuses before it loads is refused here, too."""
+    """Show what a run would do and need; what it refuses before it loads is refused here, too.
+
+    `taken` says which defaults are not the usual ones.
+    """
     from flexinfer.tasks.grpo.ahead import check_installed, plan_ahead
     from flexinfer.tasks.grpo.plan.run import plan_run, render
     from flexinfer.tasks.grpo.plan.scoring import held_out_of
     from flexinfer.tasks.grpo.processes import count, is_first
 
-    said: list[str] = []
+    said = [*taken]
     check_installed()
     with redirect_stdout(sys.stderr):  # a reward's module may print, too
         work = plan_ahead(options, engine, config, rollout_options, said.append)

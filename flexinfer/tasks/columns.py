@@ -30,6 +30,27 @@ def fitted(rows: Rows, words: int = 0, width: int | None = None) -> list[str]:
     return [line for number, one in enumerate(lists) for line in (*([""] if number else []), *one)]
 
 
+def narrowed(
+    rows: Rows, least: Sequence[str], width: int | None
+) -> tuple[list[list[str]], list[str]]:
+    """Return rows that fit `width` without some columns, and the names of those.
+
+    The first names of `least` are left out first, and no more than it takes. Where leaving out all
+    of them is not enough, none is.
+    """
+    left, out = [[*row] for row in rows], list[str]()
+    if width is None:
+        return left, out
+    for name in (None, *(name for name in least if name in rows[0])):
+        if name is not None:
+            at = left[0].index(name)
+            left = [[*row[:at], *row[at + 1 :]] for row in left]
+            out.append(name)
+        if max(map(len, aligned(left))) <= width:
+            return left, out
+    return [[*row] for row in rows], []
+
+
 def markdown(rows: Rows, words: int = 0) -> list[str]:
     """Return the lines of a Markdown table."""
     head, *rest = rows

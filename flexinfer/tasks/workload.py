@@ -8,6 +8,16 @@ FIRST_ID, TOP_ID = 1000, 120_000
 """Ids are drawn from [FIRST_ID, min(vocabulary, TOP_ID)): special ids lie outside."""
 
 
+def prompt_lengths(n_prompts: int, lengths: tuple[int, int], seed: int = 0) -> list[int]:
+    """Return how many tokens each prompt of `workload` has, whatever the vocabulary."""
+    return _drawn(Random(seed), n_prompts, lengths)
+
+
+def _drawn(draw: Random, n_prompts: int, lengths: tuple[int, int]) -> list[int]:
+    """Draw the lengths of prompts."""
+    return [draw.randint(*lengths) for _ in range(n_prompts)]
+
+
 def workload(
     n_prompts: int, vocab_size: int, lengths: tuple[int, int], seed: int = 0
 ) -> list[tuple[int, ...]]:
@@ -18,5 +28,5 @@ def workload(
     draw = Random(seed)
     top = min(vocab_size, TOP_ID)
     first = min(FIRST_ID, top // 2)
-    sizes = [draw.randint(*lengths) for _ in range(n_prompts)]
+    sizes = _drawn(draw, n_prompts, lengths)
     return [tuple(draw.randrange(first, top) for _ in range(size)) for size in sizes]

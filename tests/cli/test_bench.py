@@ -104,7 +104,18 @@ def test_the_verdict_is_the_exit_code(
     result = command("bench", "-m", model)
     assert result.exit_code == code
     assert "123.4" in result.stdout
-    assert ("error: flex batch 4: it broke\n" in result.stderr) == (model == "bad")
+    said = "error: 1 of 1 rows failed: flex batch 4\n"
+    assert (said in result.stderr) == (model == "bad")
+
+
+@pytest.mark.parametrize("form", ["table", "md", "json", "csv"])
+def test_why_a_row_failed_is_said_in_words_once(command: Any, asked: list[Any], form: str) -> None:
+    """In data, which nobody reads, it is a field besides."""
+    result = command("bench", "-m", "bad", "--format", form)
+    words = form in ("table", "md")
+    assert result.stdout.count("it broke") == 1
+    assert ("error: flex batch 4: it broke\n" in result.stderr) == (not words)
+    assert result.stderr.count("it broke") == (not words)
 
 
 @pytest.mark.parametrize(

@@ -404,16 +404,30 @@ def test_ids_that_repeat_are_told_at_once_and_refused_when_resuming(
     same = [{"prompt": "a", "id": "x"}, {"prompt": "b"}, {"prompt": "c", "id": "x"}]
     source, target = write(tmp_path / "in", *same), str(tmp_path / "out")
     words = "id 'x' stands on lines 1 and 3 of the input"
+    apart = "so it does not tell results apart"
     first = generate("--input", source, "--output", target)
     assert first.exit_code == 0
-    assert f"{words}, so --resume will not be possible\n" in first.stderr
-    assert "--resume" not in generate("--input", source).stderr
+    assert f"warning: {words}, {apart}, and --resume will not be possible\n" in first.stderr
+    for more in ([], ["--json"], ["--format", "text"]):
+        plain = generate("--input", source, *more)
+        assert (plain.exit_code, plain.stderr.count(apart)) == (0, 1)
+        assert plain.stderr.startswith(f"warning: {words}, {apart}\n")
+        assert "--resume" not in plain.stderr
     again = generate("--input", source, "--output", target, "--resume")
-    assert (again.exit_code, len(stage.options)) == (2, 2)
+    assert (again.exit_code, len(stage.options)) == (2, 4)
     assert again.stderr.startswith(f"error: --resume: {words}\nhint: give each ")
     write(tmp_path / "in", {"prompt": "a", "id": 1}, {"prompt": "b"})
     again = generate("--input", source, "--output", target, "--resume")
     assert "id 1 stands on lines 1 and 2" in again.stderr
+
+
+def test_ids_that_repeat_are_counted(generate: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "in", *[{"prompt": "a", "id": name} for name in "axyxyxz"])
+    assert generate("--input", source).stderr.startswith(
+        "warning: id 'x' stands on lines 2 and 4 of the input (3 lines repeat an earlier id), "
+    )
+    source = write(tmp_path / "in", *[{"prompt": "a", "id": name} for name in "abc"])
+    assert "warning" not in generate("--input", source).stderr
 
 
 def test_records_that_are_replaced_are_counted(generate: Any, tmp_path: Path) -> None:
@@ -452,7 +466,21 @@ def test_logprobs_that_nothing_shows_are_told(generate: Any, tmp_path: Path) -> 
 def test_lines_with_sampling_of_their_own_are_told(generate: Any, tmp_path: Path) -> None:
     source = write(tmp_path / "in", {"prompt": "a"}, {"prompt": "b", "n": 2})
     told = [generate(*words).stderr for words in (["-i", source], ["a"])]
-    assert ["logprobs False (1 of 2 lines overrides some)\n" in said for said in told] == [1, 0]
+    words = "sampling: greedy, up to 256 new tokens (1 of 2 lines overrides some)\n"
+    assert [words in said for said in told] == [True, False]
+
+
+def test_room_that_lacks_is_said_on_stderr_and_in_the_document(generate: Any) -> None:
+    words = ["abcdef", "--chat-template", "none", "--max-seq-length", "10"]
+    said = "--max-seq-length 10 leaves room for 4 of the 100 new tokens asked (request 0)"
+    asked = generate(*words, "--max-new-tokens", "100", "--json")
+    assert (asked.exit_code, asked.stderr.splitlines().count(said)) == (0, 1)
+    assert json.loads(asked.stdout)["notices"].count(said) == 1
+    late = generate(*words, "--json")
+    said = "--max-seq-length 10 ended request 0 early: 4 of up to 256 new tokens"
+    assert late.stderr.splitlines().count(said) == 1
+    assert json.loads(late.stdout)["notices"][-1] == said
+    assert generate(*words, "--quiet").stderr == ""
 
 
 def test_an_input_without_requests_is_told(generate: Any, tmp_path: Path) -> None:

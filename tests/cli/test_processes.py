@@ -150,6 +150,19 @@ def test_bars_and_texts_share_a_terminal() -> None:
     assert "capture" in shown
 
 
+def test_samples_of_a_prompt_are_told_apart_on_a_terminal_alone(tmp_path: Path) -> None:
+    words = [*GENERATE, "a", "-n", "2", "--quiet"]
+    code, shown = on_terminal(words)
+    assert code == 0
+    assert shown.splitlines() == [
+        "--- sample 1 of 2", "<USER>A", "--- sample 2 of 2", "<USER>A",
+    ]  # fmt: skip
+    with (tmp_path / "out").open("w+") as stdout:
+        on_terminal(words, stdout=stdout)
+        stdout.seek(0)
+        assert stdout.read() == "<USER>A\n<USER>A\n"
+
+
 def test_bars_leave_a_redirected_stdout_alone(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w+") as stdout:
         code, shown = on_terminal([*GENERATE, "a", "b"], stdout=stdout, TERM="xterm")

@@ -52,6 +52,20 @@ def test_prompts_around_the_limit_among_good_ones(command: Any, tmp_path: Path) 
     assert [len(line["outputs"][0]["token_ids"]) for line in (lines[0], lines[3])] == [1, 8]
 
 
+def test_room_that_a_request_lacks_is_said(command: Any) -> None:
+    words = (*WORDS, "12+30=", "--chat-template", "none", "--ignore-eos", "--format", "jsonl")
+    result = command(*words, "--max-seq-length", "10")
+    (record,) = records(result.stdout)
+    room = 10 - len(record["prompt_token_ids"])
+    assert (result.exit_code, len(record["outputs"][0]["token_ids"])) == (0, room)
+    said = f"--max-seq-length 10 leaves room for {room} of the 8 new tokens asked (request 0)"
+    assert result.stderr.splitlines().count(said) == 1
+    late = command(*(word for word in words if word not in ("--max-new-tokens", "8")),
+                   "--max-seq-length", "10")  # fmt: skip
+    said = f"--max-seq-length 10 ended request 0 early: {room} of up to 256 new tokens"
+    assert late.stderr.splitlines().count(said) == 1
+
+
 def test_samples_differ_where_top_k_is_off(command: Any) -> None:
     words = (*WORDS, "1+1=", "-n", "16", "--temperature", "2", "--format", "jsonl")
     (off,) = records(command(*words, "--top-k", "0").stdout)

@@ -196,6 +196,35 @@ def test_bad_input_is_one_line(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_back_end_that_cannot_run_leaves_no_folder(command: Any, tmp_path: Path) -> None:
+    """It learns so by its first rollout, of held-out problems or of the first step."""
+    run, page = tmp_path / "new" / "run", tmp_path / "page.html"
+    words = ("--rollout", "hf-cb", "--output-dir", str(run), "--report", str(page))
+    for held_out in ("4", "0"):
+        result = command(*SHORT, "--quiet", *words, "--eval-size", held_out)
+        assert (result.exit_code, result.stdout) == (3, ""), result.stderr
+        assert "continuous batching cannot run" in result.stderr
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_defaults_that_are_not_the_usual_ones_are_told(command: Any, tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    rows = [{"prompt": f"{n}+1=", "answer": n + 1} for n in range(8)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("train-grpo", "--dry-run", "--device", "cpu", "--json", "--dataset", str(data))
+    result = command(*words)
+    assert result.exit_code == 0, result.stderr
+    said = "defaults of tiny-gemma4: --learning-rate 0.0025 --lora-rank 8 --warmup-steps 5"
+    assert said in result.stderr.splitlines()
+    assert json.loads(result.stdout)["config"]["grpo"]["learning_rate"] == 0.0025
+    run = command(
+        *SHORT, "--max-steps", "1", "--eval-size", "0", "--output-dir", str(tmp_path / "r")
+    )
+    assert run.stderr.count("defaults of tiny-gemma4 on arithmetic: --learning-rate 0.0025 ") == 1
+    assert run.stderr.count("problems: arithmetic") == 1
+    assert "rewards: exact-answer" in run.stderr.splitlines()
+
+
 def test_an_unknown_key_of_the_file_names_the_nearest(command: Any, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("learning-rte: 1\n")

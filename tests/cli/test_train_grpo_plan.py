@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from flexinfer.cli.main import app
@@ -42,6 +43,21 @@ def test_a_plan_that_does_not_fit_is_exit_4(command: Any) -> None:
     )  # fmt: skip
     assert result.exit_code == 4
     assert "does not fit" in result.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_a_gpu_that_is_not_here_is_planned_for_and_not_run_on(command: Any, tmp_path: Path) -> None:
+    words = ("train-grpo", "--device", "cuda", "--output-dir", str(tmp_path / "run"), "--quiet")
+    plan = command(*words, "--dry-run", "--dtype", "bfloat16")
+    assert (plan.exit_code, plan.stderr) == (0, "")
+    assert plan.stdout.startswith("tiny-gemma4, bfloat16 on cuda\n")
+    last = plan.stdout.splitlines()[-1]
+    assert last.startswith("needs ")
+    assert last.endswith("tokens; there is no CUDA device here to hold it against")
+    run = command(*words)
+    assert (run.exit_code, run.stdout) == (3, "")
+    assert "there is no usable CUDA device" in run.stderr
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("words", "at_once"), [((), 64), (("--max-batch-size", "8"), 8)])

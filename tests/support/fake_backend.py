@@ -121,6 +121,7 @@ def fake_rig(
         cost=lambda checkpoint: cost,
         bandwidth=lambda device: bandwidth,
         clock=clock,
+        tunable=lambda options: None,
         apart=False,
     )
     return rig, held

@@ -112,7 +112,9 @@ class FakeEngine:
     def _sample(self, text: str, request: Request, on_token: Callable[[int], None]) -> Completion:
         params, tokens = request.sampling, []
         reason, stop = "length", None
-        for token in [*text.encode(), EOS][: params.max_new_tokens]:
+        assert self.config.max_seq_length is not None
+        room = self.config.max_seq_length - len(request.prompt_token_ids)
+        for token in [*text.encode(), EOS][: min(params.max_new_tokens, room)]:
             tokens.append(token)
             on_token(token)
             whole = self.tokenizer.decode(tokens, skip_special_tokens=True)

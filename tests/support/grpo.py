@@ -43,7 +43,7 @@ def config(folder: Path, **values: Any) -> GrpoConfig:
         "learning_rate": 1e-3,
         "warmup_steps": 0,
         "lora_rank": 4,
-        "gradient_checkpointing": True,  # a plan needs a model by name
+        "gradient_checkpointing": True,  # with --kv-memory: a plan needs a model by name
     }
     return GrpoConfig(**short | values).filled("tiny")
 
@@ -55,7 +55,7 @@ def parts(
     """Assemble a run over a fresh tiny model of a family."""
     work = work_of(settings)
     engine_config = (
-        EngineConfig(**{"attention": "dense"} | engine)
+        EngineConfig(**{"attention": "dense", "kv_memory": 2**26} | engine)
         if settings.rollout == "flex"
         else EngineConfig()
     )

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from flexinfer.tasks.workload import workload
+from flexinfer.tasks.workload import prompt_lengths, workload
 
 GOLDEN = {
     151_936: "c987cc8f13ee2d4fbb6f0aa04b28aeab763f3032154159a8741f7ed5f423c800",
@@ -43,3 +43,9 @@ def test_another_seed_is_another_workload() -> None:
 
 def test_both_ends_of_the_length_range_occur() -> None:
     assert {len(prompt) for prompt in workload(64, 5000, (3, 5))} == {3, 4, 5}
+
+
+@pytest.mark.parametrize("vocab", [400, 151_936])
+def test_lengths_are_known_without_the_vocabulary(vocab: int) -> None:
+    prompts = workload(5, vocab, (3, 50), seed=7)
+    assert prompt_lengths(5, (3, 50), seed=7) == [len(prompt) for prompt in prompts]

@@ -38,7 +38,12 @@ class EngineFlags:
     ] = None
     page_size: Annotated[
         int | None,
-        option("--page-size", panel=ENGINE, metavar="N", help="Tokens in a KV page."),
+        option(
+            "--page-size",
+            panel=ENGINE,
+            metavar="N",
+            help="Tokens in a KV page (default: 32, on a CPU 16).",
+        ),
     ] = None
     kv_memory: Annotated[
         str | None,
@@ -52,7 +57,11 @@ class EngineFlags:
     prefill_tokens: Annotated[
         str | None,
         option(
-            "--prefill-tokens", panel=ENGINE, metavar="SIZE", help="Token budget of a prefill step."
+            "--prefill-tokens",
+            panel=ENGINE,
+            metavar="SIZE",
+            help=f"Token budget of a prefill step (default: {EngineConfig.prefill_tokens}; "
+            "bench's hf-cb and vllm: their own).",
         ),
     ] = None
     cuda_graphs: Annotated[

@@ -64,7 +64,7 @@ class BatchFlags:
             "--max-steps",
             panel=BATCH,
             metavar="N",
-            help="Optimizer steps (default: 100; tiny-gemma4: 150).",
+            help="Optimizer steps (default: 100; tiny-gemma4 on arithmetic: 150).",
         ),
     ] = None
     num_generations: Annotated[
@@ -82,7 +82,7 @@ class BatchFlags:
             "--per-device-batch-size",
             panel=BATCH,
             metavar="N",
-            help="Completions in a forward pass (default: 4; tiny-gemma4: 256).",
+            help="Completions in a forward pass (default: 4; tiny-gemma4 on arithmetic: 256).",
         ),
     ] = None
     gradient_accumulation_steps: Annotated[
@@ -91,7 +91,8 @@ class BatchFlags:
             "--gradient-accumulation-steps",
             panel=BATCH,
             metavar="N",
-            help="Forward passes of a step, rolled out at once (default: 4; tiny-gemma4: 1).",
+            help="Forward passes of a step, rolled out at once "
+            "(default: 4; tiny-gemma4 on arithmetic: 1).",
         ),
     ] = None
     max_completion_length: Annotated[
@@ -100,7 +101,7 @@ class BatchFlags:
             "--max-completion-length",
             panel=BATCH,
             metavar="N",
-            help="New tokens at most (default: 512; tiny-gemma4: 8).",
+            help="New tokens at most (default: 512; tiny-gemma4 on arithmetic: 8).",
         ),
     ] = None
 

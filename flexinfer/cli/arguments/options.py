@@ -33,14 +33,25 @@ MODEL_NAME = option(
     metavar="MODEL",
     help="Alias, hub id, folder or .gguf file (default: chosen by the device, and said).",
 )
-MAX_NEW_TOKENS = option(
-    "--max-new-tokens",
-    panel=SAMPLING,
-    metavar="SIZE",
-    help="Tokens to generate.",
-    parser=_tokens,
-)
-TEMPERATURE = option("--temperature", panel=SAMPLING, metavar="T", help="0 is greedy.")
+
+
+def max_new_tokens(note: str = "") -> Any:
+    """Declare --max-new-tokens; the `note` may tell a default that typer does not."""
+    return option(
+        "--max-new-tokens",
+        panel=SAMPLING,
+        metavar="SIZE",
+        help=f"Tokens to generate{note}.",
+        parser=_tokens,
+    )
+
+
+def temperature(note: str = "") -> Any:
+    """Declare --temperature; the `note` may tell a default that typer does not."""
+    return option("--temperature", panel=SAMPLING, metavar="T", help=f"0 is greedy{note}.")
+
+
+MAX_NEW_TOKENS, TEMPERATURE = max_new_tokens(), temperature()
 IGNORE_EOS = option(
     "--ignore-eos/--no-ignore-eos", panel=SAMPLING, help="Go on after an EOS token."
 )

@@ -40,7 +40,7 @@ class Console:
     """Notices and progress of one command; `report` is the callback that tasks take.
 
     On a terminal there is a bar (rich, which knows NO_COLOR), elsewhere a line every `INTERVAL_S`
-    seconds. Leaving the context takes the bar away.
+    seconds, of what has lasted as long. Leaving the context takes the bar away.
     """
 
     def __init__(self, *, quiet: bool) -> None:
@@ -49,6 +49,7 @@ class Console:
         self._progress: Progress | None = None
         self._bar: TaskID | None = None
         self._last_line_s = time.monotonic()
+        self._counts: dict[str, tuple[float, int]] = {}  # stage -> (when it began, units done)
 
     def __enter__(self) -> Console:
         """Start with no bar on the screen."""
@@ -74,14 +75,32 @@ class Console:
 
     def report(self, stage: str, done: int, total: int) -> None:
         """Show that `done` of `total` units (0: unknown) of `stage` are done."""
-        unfinished = not total or done < total
         if self._quiet:
             return
         if sys.stderr is not None and sys.stderr.isatty():
             self._show_bar(stage, done, total)
-        elif unfinished and time.monotonic() - self._last_line_s >= INTERVAL_S:
+        elif self._lasts(stage, done, total) and self._silent_s() >= INTERVAL_S:
             self._last_line_s = time.monotonic()
             say(f"{stage}: {done}/{total}" if total else f"{stage} ...")
+
+    def _silent_s(self) -> float:
+        """Return for how long no progress has been said, in seconds."""
+        return time.monotonic() - self._last_line_s
+
+    def _lasts(self, stage: str, done: int, total: int) -> bool:
+        """Tell whether a stage is worth a line: a first count says nothing, nor does the last one.
+
+        What cannot be counted is reported once, when it begins.
+        """
+        if not total:
+            return True
+        began_s, before = self._counts.pop(stage, (time.monotonic(), done))
+        if done >= total:
+            return False
+        if done < before:  # a new round of the same
+            began_s = time.monotonic()
+        self._counts[stage] = began_s, done
+        return time.monotonic() - began_s >= INTERVAL_S
 
     def pause(self) -> None:
         """Take the bar off the screen until the next report."""

@@ -30,8 +30,10 @@ def remarks(items: Sequence[Item], target: str, form: Format, resume: bool) -> I
     twice = repeated_id(items)
     if twice is not None and resume:
         raise UsageError(f"--resume: {twice}", hint="give each input line an id of its own")
-    if twice is not None and target != "-" and form == "jsonl":
-        yield f"{twice}, so --resume will not be possible"
+    if twice is not None:
+        written = target != "-" and form == "jsonl"
+        lost = ", and --resume will not be possible" if written else ""
+        yield f"warning: {twice}, so it does not tell results apart{lost}"
     if target != "-" and not resume:
         yield from _replaced(items, target, form)
 

@@ -42,9 +42,9 @@ class Results:
     ) -> None:
         """Write to `file`, or stdout; raises WriteFailed.
 
-        Where a person reads stdout, a `single` sample is shown while it grows (`live`), and a
-        heading tells requests apart. An interruption tells of --resume where the work is
-        `resumable` and some of it is written.
+        Where a person reads stdout, a `single` sample is shown while it grows (`live`), and
+        headings tell requests, and the samples of one, apart. An interruption tells of --resume
+        where the work is `resumable` and some of it is written.
         """
         self._form, self._as_json, self._resumable = form, as_json, resumable
         self._ids = [item.id for item in items]
@@ -56,7 +56,7 @@ class Results:
         else:
             file.keep(self._made)
         plain = file is None and form == "text" and not as_json
-        watched = plain and sys.stdout.isatty()
+        self._watched = watched = plain and sys.stdout.isatty()
         self.live, self._headings = single and watched, headings(items) if watched else {}
 
     def announce(self, records: Iterable[Record]) -> None:
@@ -72,7 +72,8 @@ class Results:
     def add(self, record: Record) -> None:
         """Write a record where it belongs; raises WriteFailed, or BrokenPipeError."""
         failed = "error" in record
-        line = as_line(record, self._form, alone=len(self._ids) == 1)
+        alone = len(self._ids) == 1
+        line = as_line(record, self._form, alone=alone, numbered=self._watched)
         if self._file is not None:
             self._file.write(line)
             self._written = True

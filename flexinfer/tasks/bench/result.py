@@ -15,7 +15,9 @@ from flexinfer.tasks.bench.compare.gate import Gate
 from flexinfer.tasks.bench.profile.result import Profile
 from flexinfer.tasks.environment import SCHEMA_VERSION
 
-Verdict = Literal["ok", "regression", "flagged", "failed", "wrong output", "interrupted"]
+Verdict = Literal[
+    "ok", "inconclusive", "regression", "flagged", "failed", "wrong output", "interrupted"
+]
 DEFINITIONS: Mapping[str, str] = {
     "decode_tps": "decoded tokens of one round over the wall clock of that same round, "
     "the whole call, prefill included; median and best over the rounds that are not flagged",
@@ -23,7 +25,7 @@ DEFINITIONS: Mapping[str, str] = {
     "prefill_tokens": "positions of one round that prefill computed: a prompt that its samples "
     "share counts once: its further samples begin in a decode step, with its last token",
     "prefill_tps": "prompt tokens over the median wall clock of a call with one new token",
-    "ttft_s": "median over the requests of the timed rounds, from the call's start",
+    "ttft_s": "the p50 of ttft_ms, in seconds",
     "step_ms": "decode steps of the timed rounds, host wall clock",
     "graph_replays": "in the timed rounds together, as eager_steps and preemptions",
     "peak_memory_gb": "10**9 bytes allocated on the device at most, weights included, from after "
@@ -33,7 +35,9 @@ DEFINITIONS: Mapping[str, str] = {
     "profile": "taken after the timed rounds: `ops` are the operations of one decode step in the "
     "middle of the workload, each with what it adds to the time the device is busy and the bytes "
     "it must move; `call` is a whole call under the profiler, which stretches its gaps",
-    "ttft_ms": "percentiles over the requests of the timed rounds, from the call's start",
+    "ttft_ms": "percentiles (nearest rank) over the requests of the timed rounds, from the start "
+    "of the call to a request's first token, so that waiting for a place in the batch is in it",
+    "wall_spread_pct": "slowest less fastest wall clock of the rounds that count, of their median",
     "prefill_s": "median wall clock of a call with one new token; decode_s is the median wall less "
     "that; decode_only_tps is of a round its tokens after the first ones over its wall less "
     "prefill_s, median over the rounds",
@@ -47,6 +51,8 @@ DEFINITIONS: Mapping[str, str] = {
     "its adapter brought in alike if any is; past its first divergence a sample is not compared",
     "noise_pct": "two standard errors of the difference of the medians, from the median absolute "
     "deviation of the rounds' rates; what differs between processes is not in it",
+    "inconclusive": "the noise is larger than --fail-below, and a loss beyond that may hide in it: "
+    "exit code 0, as nothing was found",
     "refresh_s": "median of 5 refreshes of the adapter from memory, until the device is done",
     "roofline_pct": "bytes decoding must read over the copy bandwidth measured in this run, as a "
     "percentage of the round's decode time (its wall less the one-token call), median over the "
@@ -158,7 +164,7 @@ class Comparison:
     """One row against the baseline's row of the same key; `change_pct` below 0 is slower.
 
     `noise_pct` is how large a change of the medians the rounds of both explain by themselves, None
-    where there is no telling.
+    where there is no telling. `inconclusive`: a loss beyond the threshold may hide in it.
     """
 
     label: str
@@ -167,6 +173,7 @@ class Comparison:
     change_pct: float | None
     noise_pct: float | None = None
     regression: bool
+    inconclusive: bool = False
     note: str = ""
 
 
@@ -188,7 +195,10 @@ class BenchReport:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of what happened; "flagged" is a round with other tokens than asked."""
+        """The worst of what happened; "flagged" is a round with other tokens than asked.
+
+        "inconclusive" is a run that is ok but for noise beyond the threshold of its baseline.
+        """
         if self.interrupted:
             return "interrupted"
         if any(row.gate is not None and row.gate.problem for row in self.results):
@@ -199,15 +209,18 @@ class BenchReport:
             return "failed"
         if any(comparison.regression for comparison in self.comparisons):
             return "regression"
-        return "flagged" if any(row.flagged_rounds for row in self.results) else "ok"
+        if any(row.flagged_rounds for row in self.results):
+            return "flagged"
+        hidden = any(comparison.inconclusive for comparison in self.comparisons)
+        return "inconclusive" if hidden else "ok"
 
     @property
     def exit_code(self) -> int:
-        """0 for ok, 130 where interrupted, the first error's where every row failed, else 1."""
+        """0 where no harm is found, 130 interrupted, the first error's if all failed, else 1."""
         codes = [row.error_code for row in self.results if row.error_code is not None]
         if self.verdict == "failed" and len(codes) == len(self.results):
             return codes[0]
-        return {"ok": 0, "interrupted": 130}.get(self.verdict, 1)
+        return {"ok": 0, "inconclusive": 0, "interrupted": 130}.get(self.verdict, 1)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON document as plain containers."""

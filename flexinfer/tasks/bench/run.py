@@ -9,8 +9,8 @@ For the command line:
 - `render(report, "table" | "json" | "csv" | "md") -> str` is what goes to stdout (see FORMATS).
 - `write_stats(report)` writes `stats_path`, `write_page(report)` the charts of `report_file`, if
   one was given; call them after printing, so that a full disk costs the file and not the figures.
-- `report.verdict` is ok, regression, flagged, failed, wrong output or interrupted; exit with
-  `report.exit_code`.
+- `report.verdict` is ok, inconclusive, regression, flagged, failed, wrong output or interrupted;
+  exit with `report.exit_code`.
 
 `decode_tps` is the decoded tokens of one round over the wall clock of that same round, the whole
 call, prefill included.
@@ -34,6 +34,7 @@ from flexinfer.tasks.bench.config import BenchConfig, parse_batch_sizes, parse_n
 from flexinfer.tasks.bench.lanes.child import child_rows
 from flexinfer.tasks.bench.lanes.lanes import Lane, lane_rows, lanes_of, whole_rows
 from flexinfer.tasks.bench.lanes.weights import parse_weights
+from flexinfer.tasks.bench.measure.plan import check_lengths
 from flexinfer.tasks.bench.measure.progress import Once
 from flexinfer.tasks.bench.measure.rig import Rig
 from flexinfer.tasks.bench.measure.rows import Listener, heard
@@ -85,7 +86,7 @@ def run_bench(
     be written later, and anything that came before a row was finished.
     """
     rig, started_at = rig or Rig(), now()
-    _check(engine_config, bench_config)
+    _check(options, engine_config, bench_config, rig)
     lanes = lanes_of(options, engine_config, bench_config, rig, debug)
     baseline = _baseline(lanes, bench_config)
     listener = Listener(report=report, notice=Once(notice), failed=heard(debug))
@@ -105,10 +106,12 @@ def run_bench(
     )
 
 
-def _check(engine: EngineConfig, config: BenchConfig) -> None:
-    """Find what would fail after the measuring, before it; raises as run_bench does."""
+def _check(options: ModelOptions, engine: EngineConfig, config: BenchConfig, rig: Rig) -> None:
+    """Find what would fail after loading or measuring, before it; raises as run_bench does."""
+    check_lengths(engine, config)
     if config.tune:
         check_tunable(engine, config.backends)
+        rig.tunable(options)
     if config.stats_path is not None:
         check_stats(config.stats_path)
     if config.report_file is not None:

@@ -29,8 +29,9 @@ h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; } h3 { font-size: .95rem; margin
 .family .scroll td { white-space: normal; overflow-wrap: anywhere; }
 .family .scroll table { width: 100%; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem; }
-th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap; }
-th { color: #5a6270; font-weight: 600; border-bottom: 1px solid #b9c0c9; }
+th, td { padding: .25rem .45rem; text-align: right; white-space: nowrap; }
+th { color: #5a6270; font-weight: 600; border-bottom: 1px solid #b9c0c9; white-space: normal;
+  vertical-align: bottom; }
 td { border-bottom: 1px solid #eef0f2; } .word { text-align: left; }
 tbody tr:last-child td { border-bottom: 0; } tbody tr:hover td { background: #f3f7fb; }
 ul { padding-left: 1.2rem; color: #3c434d; } li { margin: .2rem 0; overflow-wrap: anywhere; }

@@ -77,15 +77,20 @@ def items_from_file(
 
 
 def repeated_id(items: Iterable[Item]) -> str | None:
-    """Say which id two lines have, or return None where there is none such."""
+    """Say which id two lines have, and how many more do so; None where there is none such."""
     lines: dict[str | int, int | None] = {}
+    again: list[Item] = []
     for item in items:
         if item.id in lines:
-            both = f"lines {lines[item.id]} and {item.line}"
-            return f"id {item.id!r} stands on {both} of the input"
-        if item.id is not None:
+            again.append(item)
+        elif item.id is not None:
             lines[item.id] = item.line
-    return None
+    if not again:
+        return None
+    first = again[0]
+    assert first.id is not None
+    said = f"id {first.id!r} stands on lines {lines[first.id]} and {first.line} of the input"
+    return said + (f" ({len(again)} lines repeat an earlier id)" if len(again) > 1 else "")
 
 
 def require_text(name: str, text: str) -> None:

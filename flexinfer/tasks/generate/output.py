@@ -49,13 +49,15 @@ class InOrder:
             self._emit(record)
 
 
-def as_line(record: Record, form: Format, *, alone: bool = False) -> str:
+def as_line(record: Record, form: Format, *, alone: bool = False, numbered: bool = False) -> str:
     """Return what is written of a record: a JSON line, or its texts, each on a line.
 
     A failed one leaves an empty line, so that the texts of others keep their place; `alone` it
-    leaves nothing.
+    leaves nothing. Several texts may be `numbered`, each by a line above it.
     """
     if form == "jsonl":
         return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
-    texts = "".join(f"{sample['text']}\n" for sample in record["outputs"])
-    return texts or ("" if alone else "\n")
+    texts = [f"{sample['text']}\n" for sample in record["outputs"]]
+    if numbered and len(texts) > 1:
+        texts = [f"--- sample {n} of {len(texts)}\n{x}" for n, x in enumerate(texts, start=1)]
+    return "".join(texts) or ("" if alone else "\n")

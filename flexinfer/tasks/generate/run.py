@@ -22,6 +22,7 @@ from flexinfer.tasks.generate.made_with import made_with
 from flexinfer.tasks.generate.records import Record, refusals
 from flexinfer.tasks.generate.requests import GenerateConfig, Plan, fit, make_plan
 from flexinfer.tasks.generate.resume import check_model, check_weights
+from flexinfer.tasks.generate.room import room_of
 from flexinfer.tasks.generate.serve import Tally, serve
 from flexinfer.tasks.threads import own_threads
 
@@ -123,12 +124,17 @@ def run_generate(
             engine = stack.enter_context(open_engine(loaded, engine_config, progress))
         weights = made_with(loaded, engine) if loaded else {}
         check_weights(config.finished, weights)
-        notices = (*_notices(loaded, engine), *threads, _echo(sampling, config.items))
+        room = room_of(config, plan, engine_config.max_seq_length, config.model.model)
+        echo = _echo(sampling, config.engine.seed, config.items)
+        notices = (*_notices(loaded, engine), *threads, *room.before(), echo)
         for line in notices:
             notice(line)
         served, compiled = perf_counter(), _compile_s(engine)
         tally = serve(plan, config.items, engine, weights, emit, progress, on_text)
         served_s, compile_s = perf_counter() - served, _compile_s(engine) - compiled
+    late = room.after(tally.no_room)
+    for line in late:
+        notice(line)
     return GenerateReport(
         model=config.model,
         engine=engine_config,
@@ -137,7 +143,7 @@ def run_generate(
         load_s=served - start,
         compile_s=compile_s,
         generate_s=served_s - compile_s,
-        notices=notices,
+        notices=(*notices, *late),
         stats={} if engine is None else _counters(engine),
         requests=len(config.items),
         resumed=plan.resumed,
@@ -166,20 +172,35 @@ def open_engine(loaded: LoadedModel, config: EngineConfig, report: Report) -> En
     return Engine(loaded, config, report)
 
 
-def _echo(sampling: SamplingParams, items: Sequence[Item]) -> str:
+def _echo(sampling: SamplingParams, seed: int, items: Sequence[Item]) -> str:
     """Return the notice on sampling, which tells whether lines bring values of their own."""
     own = sum(bool(item.sampling) for item in items)
     verb = "overrides" if own == 1 else "override"
     note = f" ({own} of {len(items)} lines {verb} some)" if own else ""
-    return f"sampling: {describe(sampling)}{note}"
+    return f"sampling: {describe(sampling, seed)}{note}"
 
 
-def describe(sampling: SamplingParams) -> str:
-    """Return the effective sampling values on one line."""
-    values = asdict(sampling)
-    del values["seed"]
-    words = [f"{name} {list(v) if name == 'stop' else v}" for name, v in values.items()]
-    return ("greedy, " if sampling.temperature == 0 else "") + ", ".join(words)
+def describe(sampling: SamplingParams, seed: int) -> str:
+    """Return on one line the sampling values that change anything, with the `seed` of a run."""
+    greedy = sampling.temperature == 0
+    words = ["greedy" if greedy else f"temperature {_number(sampling.temperature)}"]
+    neutral = SamplingParams()
+    for name in ("top_p", "top_k", "min_p", "repetition_penalty"):
+        if (value := getattr(sampling, name)) != getattr(neutral, name):
+            said = name.replace("_", " " if name == "repetition_penalty" else "-")
+            words.append(f"{said} {_number(value)}")
+    words += [] if greedy else [f"seed {seed}"]
+    words += [f"stop {text!r}" for text in sampling.stop]
+    words += ["EOS ignored"] if sampling.ignore_eos else []
+    words += [f"{sampling.n} samples of each prompt"] if sampling.n > 1 else []
+    words += ["logprobs"] if sampling.logprobs else []
+    limit = sampling.max_new_tokens
+    return ", ".join([*words, f"up to {limit} new token{'s' * (limit != 1)}"])
+
+
+def _number(value: float) -> str:
+    """Return a number without a fraction of zero."""
+    return str(value).removesuffix(".0")
 
 
 def _notices(loaded: LoadedModel | None, engine: Engine | None) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flexinfer.config import Report
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Tally:
-    """What was passed on; `ended_by` is the interruption or failure that cut the work short."""
+    """What was passed on; `ended_by` is the interruption or failure that cut the work short.
+
+    `no_room` holds the positions of requests with a sample that the longest sequence ended.
+    """
 
     done: int = 0
     failed: int = 0
     new_tokens: int = 0
+    no_room: set[int] = field(default_factory=set)
     ended_by: BaseException | None = None
 
     def count(self, record: Record) -> None:
@@ -62,11 +66,19 @@ def serve(
             if engine is not None:
                 answers = _answers(plan, items, engine, weights, on_text)
                 for number, (index, record) in enumerate(answers, start=1):
+                    if _ran_out(record, plan.requests[index].sampling.max_new_tokens):
+                        tally.no_room.add(index)
                     ordered.put(index, record)
                     report("generate", number, len(plan.requests))
     except (Exception, KeyboardInterrupt) as error:
         tally.ended_by = error
     return tally
+
+
+def _ran_out(record: Record, allowed: int) -> bool:
+    """Tell whether a sample of `record` came to its end before the new tokens it was allowed."""
+    samples = record["outputs"]
+    return any(s["finish_reason"] == "length" and len(s["token_ids"]) < allowed for s in samples)
 
 
 def _answers(

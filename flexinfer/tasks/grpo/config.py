@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from flexinfer.config import IsCorrection
 from flexinfer.errors import UsageError
+from flexinfer.tasks.grpo.recipes import recipe
 
 MOST = 2**31 - 1
 
@@ -96,9 +97,10 @@ class GrpoConfig:
 
         But that of gradient checkpointing, which memory decides (plan.recompute).
         """
-        recipe = RECIPES.get((model.lower(), self.dataset.lower()), GENERAL)
         own = {f.name: getattr(self, f.name) for f in fields(self)}
-        open_ = {name: value for name, value in recipe.items() if own[name] is None}
+        open_ = {
+            name: value for name, value in recipe(model, self.dataset).items() if own[name] is None
+        }
         made = own | open_
         made["lora_alpha"] = self.lora_alpha or 2.0 * made["lora_rank"]
         made["save_steps"] = self.save_steps or made["max_steps"]
@@ -132,38 +134,6 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
         "save_steps": _COUNT,
     }
 )
-
-GENERAL: Mapping[str, Any] = MappingProxyType(
-    {
-        "max_steps": 100,
-        "num_generations": 4,
-        "per_device_batch_size": 4,
-        "gradient_accumulation_steps": 4,
-        "learning_rate": 5e-6,
-        "warmup_steps": 10,
-        "lora_rank": 32,
-        "max_completion_length": 512,
-    }
-)
-"""What a model is trained with."""
-RECIPES: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType(
-    {
-        ("tiny-gemma4", "arithmetic"): MappingProxyType(
-            {
-                "max_steps": 150,
-                "num_generations": 4,
-                "per_device_batch_size": 256,
-                "gradient_accumulation_steps": 1,
-                "learning_rate": 2.5e-3,
-                "lora_rank": 8,
-                "warmup_steps": 5,
-                "max_completion_length": 8,
-                "gradient_checkpointing": False,
-            }
-        )
-    }
-)
-"""What some (model, data set) are trained with instead."""
 
 
 def _flag(name: str) -> str:

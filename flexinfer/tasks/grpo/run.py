@@ -59,6 +59,7 @@ def run_grpo(
     from flexinfer.tasks.grpo.records.stats_file import read_earlier
     from flexinfer.tasks.grpo.saved.checkpoints import begin, found
     from flexinfer.tasks.grpo.saved.folder import made
+    from flexinfer.tasks.grpo.saved.unbegun import files_unmade, folder_unmade
     from flexinfer.tasks.grpo.saved.whole import step_of
     from flexinfer.tasks.grpo.setup import assemble
     from flexinfer.weights.load import load
@@ -70,6 +71,8 @@ def run_grpo(
     work, data, last = look_ahead(options, engine_config, config, rollout_options, notice)
     done = 0 if last is None else step_of(last)
     with ExitStack() as stack:
+        if first:
+            stack.enter_context(folder_unmade(config.output_dir))  # the trainer may make it
         stack.enter_context(joined(options.device))
         loaded = load(replace(options, lora_mode=None), report)  # the adapter comes later
         parts = assemble(
@@ -87,6 +90,7 @@ def run_grpo(
         rollouts = None
         if first:
             stack.enter_context(made(config.output_dir))
+            stack.enter_context(files_unmade(config))
             found(options, config, data)  # again: another run may have ended meanwhile
             begin(options, config, data)
             rollouts = stack.enter_context(RolloutsFile(config.output_dir / NAME, done))
@@ -159,6 +163,7 @@ def _head(
         train_wall_s=0.0,
         peak_memory_gb=0.0,
         notices=parts.notices,
+        held_out=0 if parts.rollout is None else len(parts.problems.held_out),
         **made,
     )
 

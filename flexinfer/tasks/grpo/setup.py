@@ -158,7 +158,7 @@ def said(config: GrpoConfig, problems: Problems) -> tuple[str, ...]:
     rewards = ", ".join(config.reward or problems.rewards)
     completions = config.completions_per_step * processes.count()
     lines = [
-        f"problems: {problems.name}, {len(problems.rows)} to train on, rewarded by {rewards}",
+        f"rewards: {rewards}",
         f"step: {completions} completions, {config.num_generations} a prompt, "
         f"up to {config.max_completion_length} tokens; learning rate {config.learning_rate:g}, "
         f"LoRA rank {config.lora_rank}, alpha {config.lora_alpha:g}",

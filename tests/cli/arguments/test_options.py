@@ -46,6 +46,20 @@ def test_the_contract_is_kept_and_every_option_explained(name: str) -> None:
         assert len(option.help) < 90, option.names
 
 
+def test_help_says_the_default_of_what_is_decided_later() -> None:
+    from flexinfer.engine.setup import PAGE_SIZE
+
+    helps = {name: o.help for o in COMMANDS["generate"].options for name in o.names}
+    params = SamplingParams()
+    for name in ("max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
+        own = f"(default: the model's own, else {getattr(params, name):g})."
+        assert helps["--" + name.replace("_", "-")].endswith(own)
+    assert helps["-n"].endswith(f"(default: {params.n}).")
+    pages = f"(default: {PAGE_SIZE['cuda']}, on a CPU {PAGE_SIZE['cpu']})."
+    assert helps["--page-size"].endswith(pages)
+    assert f"(default: {EngineConfig().prefill_tokens}" in helps["--prefill-tokens"]
+
+
 def test_every_sampling_parameter_has_an_option() -> None:
     spellings = {s for option in COMMANDS["generate"].options for s in option.names}
     names = {field.name for field in fields(SamplingParams)}

@@ -23,12 +23,30 @@ def test_a_line_every_few_seconds(clock: list[float], capsys: pytest.CaptureFixt
         for done in range(1, 21):
             clock[0] += 1.0
             console.report("generate", done, 20)
+            console.report("tokens", done * 8, 160)
         clock[0] += INTERVAL_S
         console.report("compile", 3, 0)
         console.report("compile", 4, 0)
     captured = capsys.readouterr()
-    assert captured.err == "generate: 5/20\ngenerate: 10/20\ngenerate: 15/20\ncompile ...\n"
+    assert captured.err == "generate: 6/20\ngenerate: 11/20\ngenerate: 16/20\ncompile ...\n"
     assert captured.out == ""
+
+
+def test_a_count_is_said_only_of_what_lasts(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = Console(quiet=False)
+    for turn in range(3):
+        clock[0] += 10 * INTERVAL_S
+        console.report("loading weights", 1, 101)
+        clock[0] += INTERVAL_S - 1
+        console.report("loading weights", 64, 101)
+        if turn < 2:  # one ends, one is left in the middle and begins again
+            console.report("loading weights", 101 - turn, 101)
+    assert capsys.readouterr().err == ""
+    clock[0] += 1
+    console.report("loading weights", 100, 101)
+    assert capsys.readouterr().err == "loading weights: 100/101\n"
 
 
 def test_quiet_is_silent(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,9 +92,9 @@ def test_a_terminal_keeps_the_rows_and_loses_the_bar(
     assert left[0] == "device: cpu [bold]"
     assert left[1].split() == [
         "step", "reward", "kl", "gap", "mean", "length", "clipped", "generate", "refresh", "train",
-        "tok/s",
+        "rollout",
     ]  # fmt: skip
-    assert left[2].split() == ["%", "s", "s", "s"]
+    assert left[2].split() == ["%", "s", "s", "s", "tok/s"]
     assert [line.split()[:3] for line in left[3:]] == [
         ["1", "0.501", "2.5e-01"],
         ["2", "0.502", "-"],

@@ -13,6 +13,7 @@ import pytest
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.errors import UsageError
 from flexinfer.tasks.bench.run import BenchConfig, BenchReport, render, run_bench, write_stats
+from flexinfer.tasks.bench.show.page import page
 from tests.support.fake_backend import fake_rig
 
 SMALL: dict[str, Any] = {
@@ -138,6 +139,7 @@ def test_a_file_of_another_schema_is_refused(before: str) -> None:
     ("text", "complaint"),
     [
         ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ("[]", "holds no bench results"),
         ("{}", "holds no bench results"),
         ('{"results": [1]}', "holds no bench results"),
@@ -159,7 +161,7 @@ def test_a_file_of_another_command_is_refused(before: str) -> None:
         run(1.0, baseline=before)
 
 
-@pytest.mark.parametrize("figure", ["40", 0, -1.0, [], True, math.inf, math.nan])
+@pytest.mark.parametrize("figure", ["40", 0, -1.0, [], True, math.inf, math.nan, 10**400, 5e-324])
 def test_a_figure_that_is_none_is_refused(before: str, figure: object) -> None:
     document = json.loads(Path(before).read_text())
     document["results"][0]["decode_tps_median"] = figure
@@ -190,17 +192,23 @@ def rounds(*walls: float, **given: Any) -> BenchReport:
 
 
 CALM, WILD = (1.0, 1.01, 0.99, 1.0, 1.01), (1.0, 1.3, 0.8, 1.2, 0.7)
+HIDDEN = (
+    "noise {:.1f} % is beyond --fail-below 5: no smaller loss could be detected, "
+    "take more rounds (--n-rounds)"
+)
 
 
 @pytest.mark.parametrize(
     ("earlier", "slower", "regression", "note"),
     [
         (CALM, 1.10, True, ""),
-        (WILD, 1.10, False, "a loss within the noise: more rounds would tell"),
+        (WILD, 1.10, False, HIDDEN),
         (WILD, 4.00, True, ""),
         (CALM, 1.03, False, ""),
         (CALM, 1.001, False, "within the noise"),
-        (WILD, 0.95, False, "within the noise"),
+        (WILD, 0.95, False, HIDDEN),
+        (WILD, 1.00, False, HIDDEN),
+        (WILD, 0.10, False, ""),
     ],
 )
 def test_a_loss_that_the_rounds_explain_is_told_and_is_none(
@@ -211,9 +219,23 @@ def test_a_loss_that_the_rounds_explain_is_told_and_is_none(
     report = rounds(*(slower * wall for wall in earlier), baseline=path, fail_below=5.0)
     (found,) = report.comparisons
     assert found.noise_pct is not None
-    assert (found.regression, found.note) == (regression, note)
-    assert report.exit_code == regression
-    assert f"noise {found.noise_pct:.1f} %" in render(report, "table")
+    assert (found.regression, found.note) == (regression, note.format(found.noise_pct))
+    assert found.inconclusive == (note == HIDDEN)
+    verdict = "regression" if regression else "inconclusive" if note == HIDDEN else "ok"
+    assert (report.verdict, report.exit_code) == (verdict, int(regression))
+    text = render(report, "table")
+    assert f"noise {found.noise_pct:.1f} %" in text
+    assert text.endswith(f"verdict: {verdict}\n")
+    changes = next(t for t in page(report).tables if t.title == "Against the baseline")
+    assert changes.rows[1][-1] == (verdict if verdict != "ok" else note or "ok")
+
+
+def test_noise_without_a_threshold_decides_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "before.json")
+    write_stats(rounds(*WILD, stats_path=path))
+    report = rounds(*WILD, baseline=path)
+    (found,) = report.comparisons
+    assert (report.verdict, found.inconclusive, found.note) == ("ok", False, "within the noise")
 
 
 def test_single_rounds_are_judged_by_the_threshold_alone_and_that_is_said(before: str) -> None:
@@ -223,7 +245,15 @@ def test_single_rounds_are_judged_by_the_threshold_alone_and_that_is_said(before
 
 
 @pytest.mark.parametrize(
-    "broken", [{"wall_times_s": ["a", "b"]}, {"flagged_rounds": {"x": ""}}, {"round_tokens": 5}]
+    "broken",
+    [
+        {"wall_times_s": ["a", "b"]},
+        {"flagged_rounds": {"x": ""}},
+        {"round_tokens": 5},
+        {"round_tokens": [10**400] * 2},
+        {"wall_times_s": [5e-324, 1e308]},
+        {"round_tokens": [0, 0]},
+    ],
 )
 def test_rounds_that_cannot_be_read_are_refused_before_anything_is_measured(
     before: str, broken: dict[str, Any]

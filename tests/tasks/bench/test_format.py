@@ -239,3 +239,42 @@ def test_a_table_wider_than_the_screen_becomes_a_list(report: BenchReport) -> No
     assert render(report, "csv", 40) == render(report, "csv")
     assert narrow.split() != wide.split()
     assert narrow.endswith("verdict: ok\n")
+
+
+def test_a_narrow_screen_goes_without_the_columns_that_say_least(report: BenchReport) -> None:
+    row = replace(report.results[0], decode_tps_median=12345.0, peak_memory_gb=123.45)
+    rows = (row, replace(row, backend="hf-cb"))
+    text = render(replace(report, results=rows), "table", 80)
+    head = next(line for line in text.splitlines() if line.startswith("backend"))
+    assert "best" not in head
+    assert "roofline" not in head
+    assert "left out for want of width: roofline %, best (--format md has all)\n" in text
+    assert "backend: flex" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    known = tuple(replace(row, roofline_pct=50.0) for row in rows)
+    text = render(replace(report, results=known), "table", 80)
+    head = next(line for line in text.splitlines() if line.startswith("backend"))
+    assert "roofline %" in head
+    assert "left out for want of width: best, p99 ms, prefill/s (" in text
+
+
+@pytest.mark.parametrize("form", ["table", "md"])
+def test_the_legend_says_what_a_figure_holds(report: BenchReport, form: str) -> None:
+    text = render(report, form)
+    assert "ttft s: from the start of the call to a request's first token, p50" in text
+    assert "peak GB: without a CUDA device the largest resident set" in text
+    on_device = with_row(report, peak_memory_gb=20.0, peak_reserved_gb=21.0, ttft_s=None)
+    text = render(on_device, form)
+    assert "resident set" not in text
+    assert "ttft s: " not in text
+
+
+def test_rounds_that_scatter_are_told_of(report: BenchReport) -> None:
+    row = report.results[0]
+    rows = tuple(
+        replace(row, max_batch_size=size, wall_spread_pct=spread)
+        for size, spread in ((1, 10.0), (2, 14.4), (4, None), (8, 69.0))
+    )
+    text = render(replace(report, results=rows), "table")
+    assert "of the median): flex batch 2 by 14 %, flex batch 8 by 69 %; a smaller" in text
+    assert "rounds scatter" not in render(replace(report, results=rows[:1]), "table")

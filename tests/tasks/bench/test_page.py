@@ -67,8 +67,11 @@ def test_only_what_was_measured_has_a_chart(report: BenchReport) -> None:
     speed, floor, _, _, steps, first, memory = map(vars, charts)
     assert floor["limit"] == (100.0, "roofline")
     assert [bar.text for bar in floor["bars"]] == ["70.0 %", "-"]
-    assert [(bar.text, bar.points) for bar in steps["bars"]] == [("5.00 ms", [6.0, 7.0]), ("-", [])]
-    assert [bar.text for bar in first["bars"]] == ["50.0 ms", "-"]
+    assert [(bar.text, bar.points) for bar in steps["bars"]] == [
+        ("p50 5.00 ms", [6.0, 7.0]),
+        ("-", []),
+    ]
+    assert [bar.text for bar in first["bars"]] == ["p50 50.0 ms", "-"]
     assert [bar.text for bar in memory["bars"]] == ["2.00 GB", "-"]
     assert speed["unit"].startswith("tokens / s")
 

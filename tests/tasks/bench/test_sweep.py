@@ -99,8 +99,13 @@ def test_the_sequence_length_is_what_the_workload_needs() -> None:
     assert held.opened[0].config.max_seq_length == longest + 11
     row = run(rig, max_seq_length=100).results[0]
     assert row.max_seq_length == held.opened[1].config.max_seq_length == 100
+    rig = replace(rig, load=pytest.fail)
     with pytest.raises(UsageError, match="--max-seq-length 12 is too short"):
         run(rig, max_seq_length=12)
+    sweep = small(batch_sizes=(1, 2), prompt_length="1,9", new_tokens=(3, 40))
+    with pytest.raises(UsageError) as told:
+        run(rig, sweep, max_seq_length=48)
+    assert told.value.hint == "its longest prompt and --max-new-tokens take 49"
 
 
 def test_a_model_with_too_few_positions_is_told_before_measuring() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from flexinfer.backends.base.protocol import Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.errors import EnvironmentUnfit, UsageError
-from flexinfer.tasks.bench.run import run_bench
+from flexinfer.tasks.bench.measure import tuning
+from flexinfer.tasks.bench.run import Rig, run_bench
 from tests.support.fake_backend import OPTIONS, fake_rig, small
 
 
@@ -75,7 +78,26 @@ def test_own_kernels_are_tuned(attention: Any) -> None:
 
 
 def test_a_cpu_has_nothing_to_tune() -> None:
-    """Nor is anything measured."""
+    """Nor is anything loaded for it."""
     model = ModelOptions(model="tiny-gemma4", device="cpu")
     with pytest.raises(EnvironmentUnfit, match=r"^--tune .*it needs a CUDA device$"):
-        run_bench(model, EngineConfig(), small(tune=True))
+        run_bench(model, EngineConfig(), small(tune=True), rig=Rig(load=pytest.fail))
+
+
+@pytest.mark.parametrize(
+    ("given", "cuda", "said"),
+    [
+        ({"device": "cpu"}, True, "it needs a CUDA device"),
+        ({}, False, "it needs a CUDA device"),
+        ({"dtype": "float32"}, True, "it needs bfloat16 or float16"),
+        ({}, True, None),
+    ],
+)
+def test_what_is_known_before_loading_is_said_before_it(
+    monkeypatch: pytest.MonkeyPatch, given: Any, cuda: bool, said: str | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(tuning, "find_spec", lambda name: name)
+    expected = pytest.raises(EnvironmentUnfit, match=f"{said}$") if said else nullcontext()
+    with expected:
+        tuning.check_device(ModelOptions(model="tiny-gemma4", **given))

@@ -79,6 +79,15 @@ def test_text_lines_keep_the_place_of_a_failure() -> None:
     assert as_line({"x": "é"}, "jsonl") == '{"x": "é"}\n'
 
 
+def test_samples_are_told_apart_where_a_person_reads_them() -> None:
+    several = {"outputs": [{"text": "a\nb"}, {"text": "c"}]}
+    assert as_line(several, "text") == "a\nb\nc\n"
+    told = "--- sample 1 of 2\na\nb\n--- sample 2 of 2\nc\n"
+    assert as_line(several, "text", numbered=True) == told
+    assert as_line({"outputs": [{"text": "a"}]}, "text", numbered=True) == "a\n"
+    assert as_line({"outputs": []}, "text", numbered=True) == "\n"
+
+
 def test_headings_tell_requests_apart() -> None:
     items = (
         Item(id=0, prompt="12+30=\n\x1b[2J next"),

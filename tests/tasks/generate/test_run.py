@@ -200,5 +200,89 @@ def test_notices_come_before_the_records(stage: Stage) -> None:
     config = GenerateConfig(model=ModelOptions(model="m"), engine=EngineConfig(), items=items("a"))
     run_generate(config, lambda record: said.append("record"), notice=said.append)
     assert said[0] == "device: fake"
-    assert said[-2].startswith("sampling: greedy, max_new_tokens 256")
-    assert said[-1] == "record"
+    assert said[-2:] == ["sampling: greedy, up to 256 new tokens", "record"]
+
+
+@pytest.mark.parametrize(
+    ("given", "seed", "said"),
+    [
+        ({}, 7, "greedy, up to 256 new tokens"),
+        (
+            {"temperature": 1.0, "top_p": 0.95, "top_k": 20},
+            0,
+            "temperature 1, top-p 0.95, top-k 20, seed 0, up to 256 new tokens",
+        ),
+        (
+            {"temperature": 0.5, "min_p": 0.05, "repetition_penalty": 1.1, "n": 3},
+            7,
+            "temperature 0.5, min-p 0.05, repetition penalty 1.1, seed 7, 3 samples of each "
+            "prompt, up to 256 new tokens",
+        ),
+        (
+            {"stop": ["a", "b c"], "ignore_eos": True, "logprobs": True, "max_new_tokens": 1},
+            0,
+            "greedy, stop 'a', stop 'b c', EOS ignored, logprobs, up to 1 new token",
+        ),
+        ({"top_k": 20}, 0, "greedy, top-k 20, up to 256 new tokens"),
+    ],
+)
+def test_the_notice_on_sampling_says_what_is_in_effect(
+    stage: Stage, given: dict[str, Any], seed: int, said: str
+) -> None:
+    report, _ = run(items("a"), engine=EngineConfig(seed=seed), sampling=given)
+    assert report.notices[-1] == f"sampling: {said}"
+
+
+def of_room(report: GenerateReport) -> list[str]:
+    return [line for line in report.notices if "asked" in line or "early" in line]
+
+
+SHORT = EngineConfig(max_seq_length=10)
+
+
+def test_what_was_asked_for_beyond_the_room_is_said_once(stage: Stage) -> None:
+    for asked, given in (
+        (items("abcdef"), {"max_new_tokens": 100}),
+        (items("abcdef", max_new_tokens=100), {}),
+        (items("abcdef", max_new_tokens=100), {"max_new_tokens": 2}),
+    ):
+        report, (record,) = run(asked, engine=SHORT, sampling=given)
+        said = "--max-seq-length 10 leaves room for 4 of the 100 new tokens asked (request 0)"
+        assert of_room(report) == [said]
+        assert record["outputs"][0]["text"] == "ABCD"
+    report, _ = run(items("abcd", "abcdef", "a" * 10, "ab"), engine=SHORT,
+                    sampling={"max_new_tokens": 7})  # fmt: skip
+    assert of_room(report) == [
+        "--max-seq-length 10 leaves 2 requests less room than the new tokens asked, "
+        "request 1 the least: 4 of 7"
+    ]
+    report, _ = run(items("abcdef"), engine=SHORT, sampling={"max_new_tokens": 4})
+    assert of_room(report) == []
+
+
+def test_the_models_own_length_is_named_where_no_option_was_given(stage: Stage) -> None:
+    report, _ = run(items("a" * 500, max_new_tokens=100))
+    assert of_room(report) == [
+        "the longest sequence of m (512 tokens) leaves room for 12 of the 100 new tokens asked "
+        "(request 0)"
+    ]
+
+
+def test_what_nobody_asked_for_is_said_only_where_it_ended_a_request(stage: Stage) -> None:
+    report, _ = run(items("abc"), engine=SHORT)
+    assert of_room(report) == []
+    said: list[str] = []
+    config = GenerateConfig(
+        model=ModelOptions(model="m"), engine=SHORT, items=(*items("abcdef"), *items("abc"))
+    )
+    report = run_generate(config, lambda record: said.append("record"), notice=said.append)
+    line = "--max-seq-length 10 ended request 0 early: 4 of up to 256 new tokens"
+    assert of_room(report) == [line]
+    assert said[-2:] == ["record", line]
+    report, _ = run(items("abcdef", "abcdefg", "a"), engine=SHORT)
+    assert of_room(report) == [
+        "--max-seq-length 10 ended 2 requests early, request 1 the earliest: "
+        "3 of up to 256 new tokens"
+    ]
+    report, _ = run(items("abcdef"), engine=SHORT, sampling={"max_new_tokens": None})
+    assert of_room(report) == [line], "None is not asked for"

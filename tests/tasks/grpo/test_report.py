@@ -71,12 +71,16 @@ def test_the_limit_on_lengths_is_drawn_where_it_is_near() -> None:
 
 
 def test_the_page_says_what_ran_and_how_far() -> None:
-    report = made_report(*STEPS, accuracy_before=0.5, accuracy_after=0.75, interrupted=True)
+    report = made_report(
+        *STEPS, accuracy_before=0.5, accuracy_after=0.75, held_out=200, interrupted=True
+    )
     shown = page(replace(report, notices=("device: cpu",)))
     assert shown.title == "train-grpo: tiny-gemma4"
     assert "2 of 200 steps, interrupted" in shown.facts[0]
     assert shown.facts[1].startswith("fake, 2026")
-    assert shown.facts[2] == "accuracy on held-out problems: 50.0% before, 75.0% after"
+    assert shown.facts[2] == (
+        "accuracy on 200 held-out problems: 50.0% ± 6.9 before, 75.0% ± 6.0 after (± 95 %)"
+    )
     assert shown.tables[0].rows == rows(STEPS)
     assert shown.notes[0] == "device: cpu"
 
@@ -99,11 +103,11 @@ def test_a_row_has_every_figure_once() -> None:
         "generate s": "2.25",
         "refresh s": "0.03",
         "train s": "3.50",
-        "tok/s": "1,820",
+        "rollout tok/s": "1,820",
     }
     assert line(made_step(7), 200) == (
         "step 7/200: reward 0.507, gap mean 1.5e-06, length 6.2, clipped 12 %, "
-        "generate 2.25 s, refresh 0.03 s, train 3.50 s, 1,820 tok/s"
+        "generate 2.25 s, refresh 0.03 s, train 3.50 s, rollout 1,820 tok/s"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,9 @@ from flexinfer.tasks.environment import SCHEMA_VERSION
 Row = Mapping[str, Any]
 LATER: Row = {"n_samples": 1, "lora_mode": None, "quantization": None}
 """Names of KEY that older files lack, and what they would hold."""
+
+LEAST, MOST = 1e-6, 1e12
+"""Bounds of what can be tokens a second."""
 
 SETTINGS = ("ignore_eos", "temperature", "seed")
 """What belongs to the workload beside KEY, and is said once for all rows."""
@@ -40,7 +42,7 @@ def read_baseline(path: str) -> Baseline:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"--baseline {path}: {error.strerror}", hint=hint) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--baseline {path} is not JSON", hint=hint) from error
     known = isinstance(document, dict) and document.get("command", "bench") == "bench"
     rows = document.get("results") if known else None
@@ -85,7 +87,8 @@ def compare(
 ) -> tuple[Comparison, ...]:
     """Compare each row; slower by more than `fail_below` percent is a regression (None: never).
 
-    A loss that the scatter of the rounds explains is told and is none. A row without a figure on
+    A loss that the scatter of the rounds explains is told and is none; where that scatter could
+    hide a loss beyond `fail_below` the comparison is inconclusive. A row without a figure on
     either side is said to be so; without one now where the baseline has one, it is a regression
     when a threshold was given.
     """
@@ -108,6 +111,7 @@ def _compare(row: BenchResult, label: str, old: Row | None, limit: float | None)
         note = "no figure in the baseline" if before is None else "no figure in this run"
     else:
         note = _note(change, noise, limit)
+    hidden = change is not None and _hides(change, noise, limit)
     beyond = max(limit or 0.0, noise or 0.0)
     lost = before is not None and (change is None or change < -beyond)
     return Comparison(
@@ -117,6 +121,7 @@ def _compare(row: BenchResult, label: str, old: Row | None, limit: float | None)
         change_pct=change,
         noise_pct=noise,
         regression=lost and limit is not None,
+        inconclusive=hidden,
         note=note,
     )
 
@@ -125,9 +130,19 @@ def _note(change: float, noise: float | None, limit: float | None) -> str:
     """Say how far a change can be trusted."""
     if noise is None:
         return "noise unknown: it takes two rounds on both sides" if change else ""
-    if limit is not None and change < -limit and change >= -noise:
-        return "a loss within the noise: more rounds would tell"
+    if _hides(change, noise, limit):
+        return (
+            f"noise {noise:.1f} % is beyond --fail-below {limit:g}: no smaller loss could be "
+            "detected, take more rounds (--n-rounds)"
+        )
     return "" if abs(change) > noise else "within the noise"
+
+
+def _hides(change: float, noise: float | None, limit: float | None) -> bool:
+    """Tell whether a loss beyond `limit` is neither found nor ruled out: the noise is too large."""
+    if limit is None or noise is None or noise <= limit:
+        return False
+    return -noise <= change < noise - limit
 
 
 def _differences(row: BenchResult, key: tuple[object, ...]) -> list[str]:
@@ -148,11 +163,17 @@ def _usable(row: object) -> bool:
     if not isinstance(row, dict) or not set(KEY) <= set(row) | set(LATER):
         return False
     try:
-        round_rates(row)
-    except (TypeError, ValueError, AttributeError):
+        rates = round_rates(row)
+    except (TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError):
         return False
     if any(isinstance(row.get(name), list | dict) for name in KEY):
         return False
     figure = row.get("decode_tps_median")
-    number = isinstance(figure, int | float) and not isinstance(figure, bool)
-    return figure is None or (number and 0 < figure < math.inf)
+    return (figure is None or _is_rate(figure)) and all(map(_is_rate, rates or ()))
+
+
+def _is_rate(value: object) -> bool:
+    """Tell whether a value can be tokens a second."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return LEAST < value < MOST

@@ -28,6 +28,7 @@ def figures(measured: Measured) -> dict[str, Any]:
     good = [call for call in measured.rounds if call.problem is None]
     prompt_tokens = sum(len(output.prompt_token_ids) for output in measured.warm_up.outputs)
     during = measured.during
+    first = percentiles(during.ttft_s)
     return (
         _speed(good)
         | _apart(measured, good)
@@ -42,8 +43,8 @@ def figures(measured: Measured) -> dict[str, Any]:
                 if call.problem is not None
             },
             "prefill_tps": _prefill_tps(measured.prefill, prompt_tokens),
-            "ttft_s": median(during.ttft_s) if during.ttft_s else None,
-            "ttft_ms": percentiles(during.ttft_s),
+            "ttft_s": first and first["p50"] / 1e3,
+            "ttft_ms": first,
             "step_ms": percentiles(during.step_s),
             "compile_s": measured.before.compile_s + during.compile_s,
             "capture_s": measured.before.capture_s + during.capture_s,

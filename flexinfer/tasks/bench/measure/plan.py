@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from flexinfer.config import EngineConfig, LoraMode, ModelOptions
+from flexinfer.errors import UsageError
 from flexinfer.tasks.bench.config import BenchConfig
 from flexinfer.tasks.bench.result import BenchResult
+from flexinfer.tasks.workload import prompt_lengths
 
 
 def blank_rows(
@@ -35,6 +37,26 @@ def blank_rows(
         for work in config.workloads
         for size in config.batch_sizes or (engine_config.max_batch_size,)
     ]
+
+
+def check_lengths(engine: EngineConfig, config: BenchConfig) -> None:
+    """Raise UsageError where --max-seq-length does not hold a sequence of the workloads."""
+    if engine.max_seq_length is None:
+        return
+    for work in config.workloads:
+        for size in config.batch_sizes or (engine.max_batch_size,):
+            prompts = prompt_lengths(work.prompts_at(size), work.lengths, work.seed)
+            sequence_length(engine, max(prompts) + work.max_new_tokens)
+
+
+def sequence_length(engine: EngineConfig, needed: int) -> int:
+    """Return what the workload needs, or more where more was asked for; raises UsageError."""
+    if engine.max_seq_length is None or engine.max_seq_length >= needed:
+        return engine.max_seq_length or needed
+    raise UsageError(
+        f"--max-seq-length {engine.max_seq_length} is too short for this workload",
+        hint=f"its longest prompt and --max-new-tokens take {needed}",
+    )
 
 
 def lora_mode(options: ModelOptions, backend: str) -> LoraMode | None:

@@ -11,7 +11,7 @@ from flexinfer.backends.base.protocol import Backend, Checkpoint
 from flexinfer.backends.choose import load_checkpoint
 from flexinfer.config import ModelOptions, Report
 from flexinfer.tasks.bench.measure.rounds import Clock
-from flexinfer.tasks.bench.measure.tuning import tune_checkpoint
+from flexinfer.tasks.bench.measure.tuning import check_device, tune_checkpoint
 from flexinfer.tasks.bench.profile.result import Profile, Subject
 from flexinfer.tasks.environment import environment
 from flexinfer.tasks.roofline import StepCost, copy_bandwidth, step_cost
@@ -63,6 +63,7 @@ class Rig:
     cost: Callable[[Checkpoint], StepCost | None] = checkpoint_cost
     bandwidth: Callable[[str], float | None] = copy_bandwidth
     profiler: Profiler = profiled
+    tunable: Callable[[ModelOptions], None] = check_device
     tune: Callable[[Checkpoint, Report], Sequence[str]] = tune_checkpoint
     clock: Clock = time.perf_counter
     apart: bool = True

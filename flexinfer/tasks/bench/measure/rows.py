@@ -15,7 +15,7 @@ from flexinfer.tasks.bench.compare.gate import Gate
 from flexinfer.tasks.bench.config import BenchConfig
 from flexinfer.tasks.bench.measure.figures import figures, remarks, roofline_figures
 from flexinfer.tasks.bench.measure.memory import peak, reset_peak
-from flexinfer.tasks.bench.measure.plan import blank_rows
+from flexinfer.tasks.bench.measure.plan import blank_rows, sequence_length
 from flexinfer.tasks.bench.measure.probe import Probed, check_output
 from flexinfer.tasks.bench.measure.progress import Once, Progress
 from flexinfer.tasks.bench.measure.rig import Profiler, Rig, profiled
@@ -86,9 +86,9 @@ def prepare(
 
 
 def _plan(blank: BenchResult, vocab: int, given: EngineConfig, config: BenchConfig) -> Plan:
-    """Draw the prompts of a row and bound its sequences; raises UsageError for too long ones."""
+    """Draw the prompts of a row and bound its sequences (see check_lengths)."""
     prompts = workload(blank.n_prompts, vocab, config.lengths, config.seed)
-    length = _sequence_length(given, _needed(prompts, config))
+    length = sequence_length(given, _needed(prompts, config))
     size = blank.max_batch_size
     return Plan(
         blank=replace(blank, max_seq_length=length),
@@ -220,13 +220,3 @@ def _unfilled(row: BenchResult) -> tuple[str, ...]:
 def _needed(prompts: Sequence[tuple[int, ...]], config: BenchConfig) -> int:
     """Return the tokens of the longest sequence of the workload."""
     return max(map(len, prompts)) + config.max_new_tokens
-
-
-def _sequence_length(engine: EngineConfig, needed: int) -> int:
-    """Return what the workload needs, or more where more was asked for; raises UsageError."""
-    if engine.max_seq_length is None or engine.max_seq_length >= needed:
-        return engine.max_seq_length or needed
-    raise UsageError(
-        f"--max-seq-length {engine.max_seq_length} is too short for this workload",
-        hint=f"its longest prompt and --max-new-tokens take {needed}",
-    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from flexinfer.backends.base.protocol import Checkpoint
-from flexinfer.config import EngineConfig, Report
-from flexinfer.errors import UsageError
+from flexinfer.config import EngineConfig, ModelOptions, Report
+from flexinfer.errors import EnvironmentUnfit, UsageError
 
 
 def check_tunable(engine: EngineConfig, backends: Sequence[str]) -> None:
@@ -23,6 +24,21 @@ def check_tunable(engine: EngineConfig, backends: Sequence[str]) -> None:
             f"--tune is of the own kernels, which do not run with {clash}",
             hint="leave one of them out",
         )
+
+
+def check_device(options: ModelOptions) -> None:
+    """Raise EnvironmentUnfit, before anything is loaded, where no own kernel would run.
+
+    What only the weights and the device themselves tell is left to tune_module.
+    """
+    import torch
+
+    from flexinfer.attention.choose import triton_obstacle
+
+    device = "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
+    width, installed = 4 if options.dtype == "float32" else 2, find_spec("triton") is not None
+    if (obstacle := triton_obstacle(device, (8, 0), (), width, installed)) is not None:
+        raise EnvironmentUnfit(f"--tune has no own kernels to measure: {obstacle}")
 
 
 def tune_checkpoint(checkpoint: Checkpoint, report: Report) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from flexinfer.errors import one_line
 from flexinfer.tasks.bench.profile.programs import recorded
 from flexinfer.tasks.bench.profile.record import Op, Recorder
+from flexinfer.tasks.bench.profile.session import profiling
 from flexinfer.tasks.bench.profile.standing import Standing
 from flexinfer.tasks.bench.profile.timeline import Span, split_at
 
@@ -29,7 +30,7 @@ def write_device_trace(held: Standing, play: Callable[[], object], path: str) ->
     """
     held.restore()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as session:
+    with profiling([ProfilerActivity.CPU, ProfilerActivity.CUDA]) as session:
         for _ in range(min(STEPS, held.steps)):
             play()
         torch.cuda.synchronize()
@@ -49,7 +50,7 @@ def host_traces(held: Standing, path: str | None) -> tuple[list[Step], str | Non
     for _ in range(REPEATS + 1):
         held.restore()
         recorder.ops.clear()
-        with profile(activities=[ProfilerActivity.CPU]) as session:
+        with profiling([ProfilerActivity.CPU]) as session:
             recorder.begin()
             program.decode(held.slots, held.kind, held.columns)
         parts = split_at(_host_spans(session), MARK)

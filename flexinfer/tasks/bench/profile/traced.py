@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import torch
 from torch._C._autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity
 
 from flexinfer.errors import EnvironmentUnfit
 from flexinfer.tasks.bench.profile.programs import recorded
 from flexinfer.tasks.bench.profile.record import Op, Recorder
+from flexinfer.tasks.bench.profile.session import profiling
 from flexinfer.tasks.bench.profile.standing import Standing
 from flexinfer.tasks.bench.profile.step import Timed
 from flexinfer.tasks.bench.profile.timeline import Span, lay, short_name, split_at
@@ -38,7 +39,7 @@ def tracing() -> Iterator[list[Span]]:
     """Give a list that holds, once the block has ended, what ran in it, sorted by start."""
     spans: list[Span] = []
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as session:
+    with profiling([ProfilerActivity.CUDA]) as session:
         yield spans
         torch.cuda.synchronize()
     assert session.profiler is not None

@@ -40,7 +40,7 @@ def bar_charts(rows: Sequence[BenchResult]) -> list[Bars]:
 
 def _spread(title: str, rows: Sequence[BenchResult], found: Percentiles, digits: int) -> Bars:
     """Return a median in milliseconds, its slow ones marked."""
-    bars = _bars(rows, lambda row: (found(row) or {}).get("p50"), digits, " ms")
+    bars = _bars(rows, lambda row: (found(row) or {}).get("p50"), digits, " ms", "p50 ")
     slow = [[(found(row) or {})[p] for p in ("p90", "p99") if found(row)] for row in rows]
     marked = [replace(bar, points=points) for bar, points in zip(bars, slow, strict=True)]
     return Bars(title=title, unit="ms: p50 (bar), p90 and p99 (marks)", bars=marked)
@@ -64,9 +64,11 @@ def _speeds(rows: Sequence[BenchResult]) -> list[Bar]:
     return bars
 
 
-def _bars(rows: Sequence[BenchResult], figure: Figure, digits: int, unit: str) -> list[Bar]:
-    """Return a bar of one figure for each row."""
+def _bars(
+    rows: Sequence[BenchResult], figure: Figure, digits: int, unit: str, name: str = ""
+) -> list[Bar]:
+    """Return a bar of one figure for each row; `name` says which, where marks stand beside it."""
     values = [figure(row) for row in rows]
-    texts = ["-" if value is None else number(value, digits) + unit for value in values]
+    texts = ["-" if value is None else name + number(value, digits) + unit for value in values]
     bars = [Bar(label="", value=v, text=t) for v, t in zip(values, texts, strict=True)]
     return _named(rows, bars)

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 
@@ -15,13 +15,11 @@ from flexinfer.tasks.bench.compare.agreement import HELD
 from flexinfer.tasks.bench.compare.side_by_side import form_of, labels
 from flexinfer.tasks.bench.profile.result import Profile
 from flexinfer.tasks.bench.profile.table import profile_markdown, profile_table
-from flexinfer.tasks.bench.result import DEFINITIONS, BenchReport, BenchResult, Comparison
+from flexinfer.tasks.bench.result import BenchReport, BenchResult, Comparison
+from flexinfer.tasks.bench.show.legend import legend
 from flexinfer.tasks.bench.show.passed import agreements_in_brief, gates_at_once, passed
-from flexinfer.tasks.columns import fitted, markdown, number
+from flexinfer.tasks.columns import fitted, markdown, narrowed, number
 
-NO_ROOFLINE = (
-    "roofline %: none without a CUDA device (the copy bandwidth is its measure) or decode steps"
-)
 Column = tuple[str, Callable[[BenchResult], str]]
 
 
@@ -36,8 +34,15 @@ def render(report: BenchReport, form: str, width: int | None = None) -> str:
 
 
 def as_table(report: BenchReport, width: int | None = None) -> str:
-    """Return aligned columns under a heading, then what needs saying in words."""
-    lines = fitted(table_rows(report), width=width)
+    """Return aligned columns under a heading, then what needs saying in words.
+
+    On a narrow screen columns are left out, those that hold nothing first, before it is a list.
+    """
+    rows = table_rows(report)
+    kept, out = narrowed(rows, [*_empty(rows), *LEAST], width)
+    lines = fitted(kept, width=width)
+    if out:
+        lines += ["", f"left out for want of width: {', '.join(out)} (--format md has all)"]
     profiles = _profiles(report, partial(profile_table, width=width))
     whole = [*heading(report), "", *lines, "", *profiles, *words(report, brief=True)]
     if width is not None:
@@ -83,6 +88,11 @@ def table_rows(report: BenchReport) -> list[list[str]]:
     return [[name for name, _ in columns], *([cell(row) for _, cell in columns] for row in rows)]
 
 
+def _empty(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names of columns that have no figure in any row."""
+    return [name for name, *cells in zip(*rows, strict=True) if set(cells) <= {"-"}]
+
+
 def _step(row: BenchResult, name: str) -> str:
     """Format one step percentile."""
     return number((row.step_ms or {}).get(name), 2)
@@ -107,6 +117,8 @@ COLUMNS: tuple[Column, ...] = (
     ("roofline %", lambda row: number(row.roofline_pct, 1)),
     ("peak GB", lambda row: number(row.peak_memory_gb, 2)),
 )
+LEAST = ("best", "p99 ms", "prefill/s", "wall s")
+"""Columns that a narrow screen can do without, the least needed first."""
 
 
 def heading(report: BenchReport) -> list[str]:
@@ -126,14 +138,11 @@ def heading(report: BenchReport) -> list[str]:
 
 
 def words(report: BenchReport, *, brief: bool = False) -> list[str]:
-    """Return what the columns cannot hold: the definition, problems, comparisons, the verdict.
+    """Return what the columns cannot hold: definitions, problems, comparisons, the verdict.
 
     In `brief` what several rows passed alike is one line with the worst of their figures.
     """
-    lines = [f"tok/s: {DEFINITIONS['decode_tps']}"]
-    done = [row for row in report.results if row.error is None]
-    if done and all(row.roofline_pct is None for row in done):
-        lines.append(NO_ROOFLINE)
+    lines = legend(report.results)
     at_once = gates_at_once(report) if brief else []
     lines += at_once
     held = {name for one in report.agreements if one.tokens for name in (one.label, one.against)}

@@ -119,7 +119,8 @@ def _changes(report: BenchReport) -> list[Table]:
     rows = [
         [one.label, number(one.decode_tps_baseline, 1), number(one.decode_tps_now, 1),
          number(one.change_pct, 1), number(one.noise_pct, 1),
-         "regression" if one.regression else one.note or "ok"]
+         "regression" if one.regression else "inconclusive" if one.inconclusive
+         else one.note or "ok"]
         for one in report.comparisons
     ]  # fmt: skip
     head = ["", "baseline tok/s", "now", "change %", "noise %", "verdict"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan.batch import batch_plan, chosen
+from flexinfer.tasks.grpo.plan.cache import bounded, is_open
 from flexinfer.tasks.grpo.plan.model import outline
 from flexinfer.tasks.grpo.plan.parts import Setting
 from flexinfer.tasks.grpo.plan.recompute import settled
@@ -14,13 +15,16 @@ from flexinfer.tasks.grpo.processes import sharing
 from flexinfer.weights.place import available_bytes
 
 
-def fitted(setting: Setting, free: int, held_out: int) -> tuple[Setting, tuple[str, ...]]:
-    """Return a setting with its batch widened and gradients checkpointed or not, and what to say.
+def fitted(setting: Setting, free: float, held_out: int) -> tuple[Setting, tuple[str, ...]]:
+    """Return a setting with batch, gradient checkpointing and KV memory chosen, and what to say.
 
     `free` is what there is, in bytes, before weights are loaded. `held_out` is 0 where the batch
     is to stay.
     """
-    return settled(setting._replace(engine=widened(setting, free, held_out)), free)
+    wide = setting._replace(engine=widened(setting, free, held_out))
+    setting, recomputed = settled(wide, free)
+    setting, kept = bounded(setting, free)
+    return setting, (*recomputed, *kept)
 
 
 def fitted_beside(
@@ -35,7 +39,8 @@ def fitted_beside(
     `engine.max_seq_length` holds the longest prompt and completion. Nothing is planned where
     nothing is open: a plan builds the model's outline.
     """
-    if config.gradient_checkpointing is not None and not needs_more(engine, config, held_out):
+    open_ = config.gradient_checkpointing is None or is_open(engine, config)
+    if not open_ and not needs_more(engine, config, held_out):
         return engine, config, ()
     model, longest = outline(options), chosen(engine.max_seq_length)
     prompt = longest - chosen(config.max_completion_length)

@@ -10,6 +10,7 @@ from flexinfer.config import ModelOptions
 from flexinfer.tasks.grpo.config import GrpoConfig
 
 SLEEP = "--sleep gives the KV cache back while training, a smaller --kv-memory takes less"
+MIB = 2**20
 Phase = Literal["always", "rollout", "training"]
 
 
@@ -39,11 +40,17 @@ def needed(parts: Sequence[Part], cache: Part) -> int:
     return total(every, "always") + passing
 
 
-def room_for(parts: Sequence[Part], phase: Phase, n_bytes: int) -> int:
+def room_for(parts: Sequence[Part], phase: Phase, n_bytes: float) -> float:
     """Return what of `n_bytes` a cache of this phase may take beside all the parts."""
     if phase == "always":
         return n_bytes - needed(parts, Part("KV cache", phase, 0))
     return n_bytes - total(parts, "always") - total(parts, phase)
+
+
+def fitting_kv(parts: Sequence[Part], free: float, least: int) -> tuple[str, ...]:
+    """Say which --kv-memory leaves room for training, where that holds a sequence (`least`)."""
+    room = int(room_for(parts, "always", free)) // MIB * MIB
+    return (f"--kv-memory {room // MIB}MiB would fit",) if room >= least else ()
 
 
 def advice(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from flexinfer.config import ModelOptions
+from flexinfer.config import Device, ModelOptions
 from flexinfer.engine.requests.limits import known_positions
 from flexinfer.errors import EnvironmentUnfit
 from flexinfer.weights import checkpoint, gguf, hub, names, place, skeleton
@@ -59,16 +59,17 @@ class Outline:
         return known_positions(self.config)
 
 
-def outline(options: ModelOptions) -> Outline:
+def outline(options: ModelOptions, absent: bool = False) -> Outline:
     """Build the outline of what `options` would load; no network, no weights.
 
-    Raises UsageError for what is no model that flexinfer runs, and EnvironmentUnfit where its
-    config is not on this machine or there is no such device.
+    With `absent` it may lie on a CUDA device that is not here. Raises UsageError for what is no
+    model that flexinfer runs, and EnvironmentUnfit where its config is not on this machine or there
+    is no such device.
     """
     found = names.resolve(options.model)
     raw = _config(found)
     config = text_config(raw, found.name)
-    device, device_notice = place.choose_device(options.device)
+    device, device_notice = _place(options.device, absent)
     dtype, dtype_notice = place.choose_dtype(options.dtype, device, config.dtype)
     module = skeleton.shell(config, {}, found.name)
     scheme = stored_scheme(raw, found.name) or (ON_THE_FLY if options.load_in_4bit else None)
@@ -83,6 +84,13 @@ def outline(options: ModelOptions) -> Outline:
         fixed_bytes=buffers,
         notices=(device_notice, dtype_notice),
     )
+
+
+def _place(wanted: Device, absent: bool) -> tuple[torch.device, str]:
+    """Return (device, notice); with `absent` --device cuda is a device, there or not."""
+    if absent and wanted == "cuda" and not torch.cuda.is_available():
+        return torch.device("cuda"), "device: cuda (planned for: none is here)"
+    return place.choose_device(wanted)
 
 
 def _config(found: names.ModelName) -> Mapping[str, Any]:

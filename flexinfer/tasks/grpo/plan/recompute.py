@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from flexinfer.core.sizes import human
@@ -12,7 +13,7 @@ SPARE = 0.75
 """Part of the free memory that a run may plan for with all activations kept: they are estimated."""
 
 
-def settled(setting: Setting, free: int) -> tuple[Setting, tuple[str, ...]]:
+def settled(setting: Setting, free: float) -> tuple[Setting, tuple[str, ...]]:
     """Return the setting with gradient checkpointing on or off, and what to say of a choice.
 
     Nothing is chosen where the user has. `free` is what there is, in bytes, before weights are
@@ -24,9 +25,14 @@ def settled(setting: Setting, free: int) -> tuple[Setting, tuple[str, ...]]:
     kept = setting._replace(config=replace(config, gradient_checkpointing=False))
     if config.rollout == "vllm":
         return _on(setting), ("gradient checkpointing: on, beside vllm",)
-    cache = Part("KV cache", kv_phase(config), setting.kv().wanted)
+    size = min(setting.kv().wanted, setting.engine.kv_memory or setting.kv().wanted)
+    cache = Part("KV cache", kv_phase(config), size)
     wanted = needed(parts_of(kept), cache)
-    figures = f"with activations kept {human(wanted)} are needed of {human(free)}"
+    figures = f"with activations kept {human(wanted)} are needed"
+    if math.isinf(free):
+        figures += f", else {human(needed(parts_of(_on(setting)), cache))}"
+    else:
+        figures += f" of {human(free)}"
     fits = wanted <= SPARE * free
     line = f"gradient checkpointing: {'off' if fits else 'on'} ({figures})"
     return kept if fits else _on(setting), (line,)

@@ -54,7 +54,7 @@ def needs_more(engine: EngineConfig, config: GrpoConfig, held_out: int) -> bool:
     return config.rollout != "vllm" and engine.max_batch_size < min(held_out, AT_ONCE)
 
 
-def widened(setting: Setting, free: int, held_out: int) -> EngineConfig:
+def widened(setting: Setting, free: float, held_out: int) -> EngineConfig:
     """Return settings with a batch for `held_out` problems, or for as many as fit; never less.
 
     `free` is what there is, in bytes, before weights are loaded. A --kv-memory that was given
@@ -65,5 +65,5 @@ def widened(setting: Setting, free: int, held_out: int) -> EngineConfig:
         return engine
     wide = setting._replace(engine=replace(engine, max_batch_size=min(held_out, AT_ONCE)))
     room = room_for(parts_of(wide), kv_phase(config), free) * SHARE
-    fits = wide.kv().holds(min(room, engine.kv_memory or room))
+    fits = wide.kv().holds(min(room, engine.kv_memory or room, wide.kv().wanted))
     return replace(engine, max_batch_size=max(engine.max_batch_size, fits))

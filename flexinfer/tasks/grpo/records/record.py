@@ -65,7 +65,7 @@ class StepRecord:
 class GrpoReport:
     """A whole run, or what is finished of it.
 
-    Accuracies are fractions of the held-out problems that are scored, None where none is;
+    Accuracies are fractions of the `held_out` problems that are scored, None where none is;
     `adapter_path` is where the adapter was saved, None before that.
     """
 
@@ -81,6 +81,7 @@ class GrpoReport:
     num_generations: int
     max_steps: int
     steps: tuple[StepRecord, ...] = ()
+    held_out: int = 0
     accuracy_before: float | None = None
     accuracy_after: float | None = None
     adapter_path: str | None = None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flexinfer.tasks.charts.chart import Bars, Curves, Page, Series, Table
 from flexinfer.tasks.charts.write import write_report
+from flexinfer.tasks.grpo.records.interval import margin
 from flexinfer.tasks.grpo.records.record import DEFINITIONS, GrpoReport, StepRecord
 from flexinfer.tasks.grpo.records.step_row import rows
 
@@ -42,8 +43,16 @@ def _facts(report: GrpoReport) -> list[str]:
         f"{device}, {report.started_at}",
     ]
     if before is not None and after is not None:
-        lines.append(f"accuracy on held-out problems: {before:.1%} before, {after:.1%} after")
+        lines.append(
+            f"accuracy on {report.held_out} held-out problems: {_share(report, before)} before, "
+            f"{_share(report, after)} after (± 95 %)"
+        )
     return lines
+
+
+def _share(report: GrpoReport, share: float) -> str:
+    """Return an accuracy with its interval."""
+    return f"{share:.1%} ± {100 * margin(share, report.held_out):.1f}"
 
 
 def _charts(report: GrpoReport) -> list[Curves | Bars]:

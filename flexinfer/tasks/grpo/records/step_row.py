@@ -28,7 +28,7 @@ COLUMNS = (
     Column("generate", "s", 8, lambda s: f"{s.generate_s:.2f}"),
     Column("refresh", "s", 7, lambda s: f"{s.refresh_s:.2f}"),
     Column("train", "s", 6, lambda s: f"{s.train_s:.2f}"),
-    Column("tok/s", "", 7, lambda s: f"{s.tokens_per_s:,.0f}"),
+    Column("rollout", "tok/s", 7, lambda s: f"{s.tokens_per_s:,.0f}"),
 )
 
 
@@ -48,6 +48,5 @@ def rows(steps: Sequence[StepRecord]) -> list[list[str]]:
 def line(record: StepRecord, max_steps: int) -> str:
     """Return a step as a line of a log."""
     _, *rest = columns([record])
-    told = (f"{c.name} {c.cell(record)} {c.unit}".rstrip() for c in rest[:-1])
-    speed = f"{rest[-1].cell(record)} {rest[-1].name}"
-    return f"step {record.step}/{max_steps}: {', '.join(told)}, {speed}"
+    told = (f"{c.name} {c.cell(record)} {c.unit}".rstrip() for c in rest)
+    return f"step {record.step}/{max_steps}: {', '.join(told)}"

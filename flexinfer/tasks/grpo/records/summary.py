@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from flexinfer.tasks.grpo.records.interval import margin
 from flexinfer.tasks.grpo.records.record import GrpoReport
 
 
@@ -13,16 +14,21 @@ def as_text(report: GrpoReport) -> str:
     count = "1 step" if len(report.steps) == 1 else f"{len(report.steps)} steps"
     lines = [f"{report.model_name}: {count} in {report.train_wall_s:.1f} s"]
     if report.accuracy_before is not None and report.accuracy_after is not None:
-        change = report.accuracy_after - report.accuracy_before
-        lines.append(
-            f"held-out answers right: {report.accuracy_before:.1%} -> {report.accuracy_after:.1%} "
-            f"({100 * change:+.1f} points)"
-        )
+        lines.append(_accuracy(report.accuracy_before, report.accuracy_after, report.held_out))
     if report.steps:
         lines += _steps(report)
     if report.adapter_path is not None:
         lines.append(f"adapter: {report.adapter_path}")
     return "\n".join(lines) + "\n"
+
+
+def _accuracy(before: float, after: float, count: int) -> str:
+    """Return what became of the accuracy, and how far both shares of `count` may be off."""
+    within = 100 * max(margin(share, count) for share in (before, after))
+    return (
+        f"held-out answers right: {before:.1%} -> {after:.1%} of {count} "
+        f"({100 * (after - before):+.1f} points; each +-{within:.1f} at 95%)"
+    )
 
 
 def _steps(report: GrpoReport) -> list[str]:
@@ -38,7 +44,7 @@ def _steps(report: GrpoReport) -> list[str]:
         f"rollout against trainer: largest gap of a token {max(s.gap_max for s in steps):.1e}, "
         f"ratios {min(s.ratio_min for s in steps):.4f} to {max(s.ratio_max for s in steps):.4f}",
         f"{'median' if len(steps) > 1 else 'the'} step: generate {generate:.2f} s, "
-        f"refresh {refresh:.3f} s, train {train:.2f} s; {speed:,.0f} tok/s",
+        f"refresh {refresh:.3f} s, train {train:.2f} s; rollout {speed:,.0f} tok/s",
     ]
 
 

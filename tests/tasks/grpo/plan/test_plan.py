@@ -91,30 +91,6 @@ def test_short_memory_means_fewer_sequences_at_once() -> None:
     assert plan_run(LARGE, granted, asked[2], available=80 * GIB).at_once == 31
 
 
-def test_kv_that_is_kept_lies_beside_the_trainer() -> None:
-    """Without --sleep: an engine takes what is free before the trainer has taken its part."""
-    asleep = plan_run(LARGE, EngineConfig(), GrpoConfig(**MATH), available=80 * GIB)
-    awake = GrpoConfig(**MATH | {"sleep": False})
-    kept = plan_run(LARGE, EngineConfig(), awake, available=80 * GIB)
-    rollout, training = (
-        sum(p.n_bytes for p in asleep.parts if p.phase == phase and p.name != "KV cache")
-        for phase in ("rollout", "training")
-    )
-    more = min(kept.kv.wanted, max(rollout, training) - rollout)
-    assert kept.wanted == asleep.wanted - max(rollout + kept.kv.wanted, training) + (
-        kept.kv.wanted + max(rollout, training)
-    )
-    assert more > GIB
-    between = kept.wanted - more // 2
-    assert plan_run(LARGE, EngineConfig(), GrpoConfig(**MATH), available=between).fits
-    short = plan_run(LARGE, EngineConfig(), awake, available=between)
-    assert not short.fits
-    assert "with KV for all 64 sequences" in short.verdict
-    assert any("--sleep" in hint for hint in short.hints)
-    granted = EngineConfig(kv_memory=kept.kv.wanted // 4)
-    assert plan_run(LARGE, granted, awake, available=between).fits
-
-
 def test_what_does_not_fit_is_exit_4_with_what_to_lower() -> None:
     none = plan_run(LARGE, EngineConfig(), GrpoConfig(**MATH), available=8 * GIB)
     assert (none.fits, none.exit_code) == (False, 4)
