@@ -150,6 +150,10 @@ def test_a_plan_counts_the_rows_of_a_file(
         plan = command(*SHORT, "--dry-run", *words)
         assert plan.exit_code == 2
         assert "2 prompts, while a step takes 4" in plan.stderr
+    data.write_text("".join(json.dumps(row | {"x": row["prompt"]}) + "\n" for row in rows[:1]))
+    with data.open("a") as more:
+        more.write('{"prompt": "a", "answer": 1, "x": 1}\n')
+    assert "a column holds what a table cannot" in refused_alike(command, words)
     data.write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
     assert "--reward exact-answer needs answers" in refused_alike(command, words)
 

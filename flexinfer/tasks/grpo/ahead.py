@@ -14,6 +14,7 @@ from flexinfer.tasks.grpo.extras import need
 from flexinfer.tasks.grpo.names import check_names, check_unheard
 from flexinfer.tasks.grpo.problems.digest import digest
 from flexinfer.tasks.grpo.problems.hub import HUB_SETS
+from flexinfer.tasks.grpo.problems.table import as_dataset
 from flexinfer.tasks.grpo.rewards.choose import choose_rewards
 from flexinfer.tasks.grpo.saved.checkpoints import check_outputs, found
 from flexinfer.tasks.grpo.saved.folder import check_unlocked
@@ -55,6 +56,7 @@ def look_ahead(
     _check_settings(options, engine, config, rollout_options)
     work = work_of(config)
     check_enough(work.problems, config, processes.count())  # some may be too long, besides
+    as_dataset(work.problems.name, work.problems.rows)  # whether a table can hold them
     data = digest(work.problems)
     return Ahead(work, data, _last(options, config, data, notice))
 

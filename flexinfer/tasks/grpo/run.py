@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.config import EngineConfig, ModelOptions, Report, quiet
+from flexinfer.errors import FlexinferError
 from flexinfer.tasks.environment import environment, now
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.processes import is_first
@@ -56,12 +57,12 @@ def run_grpo(
     from flexinfer.tasks.grpo.records.log import Log
     from flexinfer.tasks.grpo.records.report import write_page
     from flexinfer.tasks.grpo.records.rollouts_file import NAME, RolloutsFile
-    from flexinfer.tasks.grpo.records.stats_file import read_earlier
     from flexinfer.tasks.grpo.saved.checkpoints import begin, found
     from flexinfer.tasks.grpo.saved.folder import made
     from flexinfer.tasks.grpo.saved.unbegun import files_unmade, folder_unmade
     from flexinfer.tasks.grpo.saved.whole import step_of
     from flexinfer.tasks.grpo.setup import assemble
+    from flexinfer.tasks.grpo.training.interrupts import undisturbed
     from flexinfer.weights.load import load
 
     started_at, config = now(), config.filled(options.model)
@@ -80,13 +81,7 @@ def run_grpo(
         )
         for line in parts.notices:
             notice(line)
-        head = _head(options, rollout_options, parts, started_at)
-        if done:
-            steps, before = read_earlier(config.stats_file, done)
-            if not steps:
-                notice(f"no figures of steps 1 to {done}: {config.stats_file} is not there")
-            took = sum(step.step_s for step in steps)
-            head = replace(head, steps=steps, train_wall_s=took, accuracy_before=before)
+        head = _going_on(_head(options, rollout_options, parts, started_at), config, done, notice)
         rollouts = None
         if first:
             stack.enter_context(made(config.output_dir))
@@ -95,15 +90,33 @@ def run_grpo(
             begin(options, config, data)
             rollouts = stack.enter_context(RolloutsFile(config.output_dir / NAME, done))
         log = Log(head, rollouts, config.stats_file, on_step, notice)
+        page = config.report if first else None
         try:
             _train(parts, config, log, last, notice)
-        except KeyboardInterrupt:
-            log.update(interrupted=True)
+        except BaseException as error:
+            _tell_despite(error, log, page, notice)
             raise
-        finally:
-            if first and config.report is not None:
-                write_page(config.report, log.report)
+        if page is not None:
+            with undisturbed():
+                write_page(page, log.report)
     return log.report
+
+
+def _tell_despite(
+    error: BaseException, log: Log, page: Path | None, notice: Callable[[str], None]
+) -> None:
+    """Write the figures of a run that ends early: what ended it is told, what fails here noted."""
+    from flexinfer.tasks.grpo.records.report import write_page
+    from flexinfer.tasks.grpo.training.interrupts import undisturbed
+
+    with undisturbed():
+        try:
+            if isinstance(error, KeyboardInterrupt):
+                log.update(interrupted=True)
+            if page is not None:
+                write_page(page, log.report)
+        except FlexinferError as failed:
+            notice(f"warning: {failed.message}")
 
 
 def render(report: GrpoReport, as_json: bool) -> str:
@@ -137,7 +150,10 @@ def _train(
         with boundary.saving(trainer), settled_heap():
             trainer.train(resume_from_checkpoint=None if last is None else str(last))
     log.update(adapter_path=str(save(trainer, config.output_dir, parts.loaded.name)))
-    log.update(accuracy_after=scored(parts, config, "after", notice))
+    try:
+        log.update(accuracy_after=scored(parts, config, "after", notice))
+    except KeyboardInterrupt as error:
+        raise type(error)("the adapter is saved; --resume scores it") from error
 
 
 def _head(
@@ -166,6 +182,21 @@ def _head(
         held_out=0 if parts.rollout is None else len(parts.problems.held_out),
         **made,
     )
+
+
+def _going_on(
+    head: GrpoReport, config: GrpoConfig, done: int, notice: Callable[[str], None]
+) -> GrpoReport:
+    """Return the report with the figures of the `done` steps that were taken before."""
+    from flexinfer.tasks.grpo.records.stats_file import read_earlier
+
+    if not done:
+        return head
+    steps, before = read_earlier(config.stats_file, done)
+    if not steps:
+        notice(f"no figures of steps 1 to {done}: {config.stats_file} is not there")
+    took = sum(step.step_s for step in steps)
+    return replace(head, steps=steps, train_wall_s=took, accuracy_before=before)
 
 
 _SHOWN = ("max_prompt_length", "max_completion_length", "num_generations", "max_steps")

@@ -8,6 +8,7 @@ from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
+import torch
 
 from flexinfer.errors import UsageError
 from flexinfer.tasks.grpo.records.record import GrpoReport
@@ -68,6 +69,27 @@ def test_one_wrong_bit_is_damage(part: str, cut: Path) -> None:
     held[len(held) // 2] ^= 1
     path.write_bytes(held)
     with pytest.raises(UsageError, match=f"{path} is damaged"):
+        train(cut, resume=True, max_steps=6)
+
+
+@pytest.mark.parametrize(
+    ("part", "held", "said"),
+    [
+        ("optimizer.pt", {"a": 1}, "it has no state"),
+        ("scheduler.pt", [1], "it holds a list"),
+        ("scheduler.pt", {}, "it has no last_epoch"),
+        ("trainer_state.json", {"global_step": 4}, "it has no max_steps"),
+    ],
+)
+def test_a_sound_file_of_something_else_is_damage(
+    part: str, held: Any, said: str, cut: Path
+) -> None:
+    path = cut / "checkpoint-4" / part
+    if part.endswith(".json"):
+        path.write_text(json.dumps(held))
+    else:
+        torch.save(held, path)
+    with pytest.raises(UsageError, match=f"{path} is damaged: {said}"):
         train(cut, resume=True, max_steps=6)
 
 

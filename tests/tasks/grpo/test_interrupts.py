@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flexinfer.errors import WriteFailed
-from flexinfer.tasks.grpo.training.interrupts import RandomState, StepBoundary
+from flexinfer.tasks.grpo.training.interrupts import RandomState, StepBoundary, undisturbed
 
 
 def test_a_signal_between_steps_comes_at_once() -> None:
@@ -115,6 +115,32 @@ def test_a_signal_while_a_step_is_saved_does_not_cut_it(
         ended.type is KeyboardInterrupt
     )
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_what_could_not_be_saved_is_said() -> None:
+    boundary, trainer = StepBoundary(), Saved()
+    boundary.on_step_end()
+
+    def full(*given: Any, **more: Any) -> None:
+        raise WriteFailed("no checkpoint in run: no space is left on its disk")
+
+    def broken_off() -> None:
+        with boundary.saving(trainer):
+            raise KeyboardInterrupt
+
+    trainer._save_checkpoint = full
+    with pytest.raises(WriteFailed, match="step 3 is not saved: no checkpoint in run: no space"):
+        broken_off()
+
+
+def test_what_is_short_is_brought_to_its_end() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with undisturbed():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 

@@ -6,6 +6,7 @@ import json
 import signal
 from pathlib import Path
 from shutil import copytree
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from safetensors import SafetensorError
 
 from flexinfer.errors import UsageError, WriteFailed
 from flexinfer.tasks.grpo.records.record import GrpoReport, StepRecord
+from flexinfer.tasks.grpo.run import _tell_despite
 from flexinfer.tasks.grpo.saved.checkpoints import newest
 from flexinfer.tasks.grpo.saved.folder import made
+from flexinfer.tasks.grpo.training import trainer
 from tests.support.grpo_runs import adapter, assert_same, rollouts, run
 
 
@@ -186,6 +189,23 @@ def test_a_checkpoint_that_cannot_be_written_is_a_failed_write(
     monkeypatch.setattr("peft.peft_model.safe_save_file", full)
     with pytest.raises(WriteFailed, match=r"no checkpoint in .*No space left"):
         run(tmp_path / "run", max_steps=1)
+    monkeypatch.setattr(trainer, "disk_usage", lambda folder: SimpleNamespace(free=4096))
+    with pytest.raises(WriteFailed, match=r"no checkpoint in .*: no space is left on its disk"):
+        run(tmp_path / "full", max_steps=1)
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt("step 1 is saved"), WriteFailed("no step")])
+def test_a_page_that_cannot_be_written_hides_nothing(ended: BaseException) -> None:
+    """What ended the run is what is told."""
+
+    def update(**values: Any) -> None:
+        raise WriteFailed("the statistics cannot be written")
+
+    said: list[str] = []
+    log: Any = SimpleNamespace(report=None, update=update)
+    _tell_despite(ended, log, None, said.append)
+    stats = ["warning: the statistics cannot be written"]
+    assert said == (stats if isinstance(ended, KeyboardInterrupt) else [])
 
 
 def test_a_finished_run_is_not_resumed(whole: tuple[Path, GrpoReport]) -> None:

@@ -100,6 +100,8 @@ def _parquet(name: str) -> Iterator[_Numbered]:
                 yield _checked(name, f"row {number}", record)
     except arrow_error as error:
         raise UsageError(f"--dataset {name} is no parquet file: {one_line(error)}") from error
+    except (OverflowError, UnicodeDecodeError) as error:
+        raise UsageError(f"--dataset {name} cannot be read: {one_line(error)}") from error
 
 
 def _records(file: Any) -> Iterable[Any]:

@@ -13,15 +13,15 @@ from flexinfer.tasks.grpo.problems.problem_set import Row
 def as_dataset(name: str, rows: Sequence[Row]) -> Any:
     """Return rows of the set `name` as a datasets.Dataset.
 
-    Raises UsageError where a column holds values of different kinds, EnvironmentUnfit without the
-    datasets library.
+    Raises UsageError where a column holds what a table cannot, such as values of different kinds,
+    EnvironmentUnfit without the datasets library.
     """
     datasets = need("datasets", "train-grpo", "grpo")
     arrow_error = need("pyarrow", "train-grpo", "grpo").ArrowException
     try:
         return datasets.Dataset.from_list([*rows])
-    except (arrow_error, OverflowError, TypeError) as error:
+    except (arrow_error, OverflowError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(
-            f"--dataset {name}: a column holds values of different kinds: {one_line(error)}",
-            hint="give a column the same kind of value in every row, or leave it out",
+            f"--dataset {name}: a column holds what a table cannot: {one_line(error)}",
+            hint="give a column the same plain kind of value in every row, or leave it out",
         ) from error

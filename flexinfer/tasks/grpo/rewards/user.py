@@ -57,11 +57,15 @@ def _import(name: str, module: str) -> ModuleType:
 
 def _find(name: str, module: ModuleType, path: str) -> Any:
     """Follow the path into the module to something that can be called."""
-    lies = f"{module.__name__} ({module.__file__})" if module.__file__ else module.__name__
+    file = vars(module).get("__file__")
+    lies = f"{module.__name__} ({file})" if file else module.__name__
     try:
         found = reduce(getattr, path.split("."), module)
     except AttributeError as error:
         raise UsageError(f"--reward {name}: {lies} has no {path}") from error
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__}: {one_line(error)}"
+        raise UsageError(f"--reward {name}: {lies} gives no {path}: {said}") from error
     if not callable(found):
         kind = type(found).__name__
         raise UsageError(f"--reward {name}: {path} is {kind}, not a function", hint=SHAPE)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from types import MappingProxyType
+from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import torch
@@ -60,36 +61,52 @@ def damaged(checkpoint: Path) -> tuple[Path, str] | None:
     optional = [path for path in (checkpoint / "scaler.pt",) if path.is_file()]
     for part in (*parts_of(checkpoint), *optional):
         try:
-            _READERS[part.suffix](part)
+            held = _READERS[part.suffix](part)
+            if lacking := [key for key in _KEYS.get(part.name, ()) if key not in held]:
+                raise ValueError(f"it has no {lacking[0]}")
         except _UNREADABLE as error:
             said = one_line(error).partition(". ")[0]
             return part, said
     return None
 
 
-def _read_json(path: Path) -> None:
-    """Read a JSON object."""
-    if not isinstance(json.loads(path.read_text(encoding="utf-8")), dict):
+def _read_json(path: Path) -> Mapping[str, Any]:
+    """Return a JSON object."""
+    held = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(held, dict):
         raise ValueError("it is no JSON object")
+    return held
 
 
-def _read_torch(path: Path) -> None:
-    """Read what torch.save wrote: a zip file, whose check sums torch.load leaves aside."""
+def _read_torch(path: Path) -> Mapping[str, Any]:
+    """Return what torch.save wrote: a zip file, whose check sums torch.load leaves aside."""
     with ZipFile(path) as archive:
         wrong = archive.testzip()
     if wrong is not None:
         raise ValueError(f"the check sum of {wrong} is wrong")
     with safe_globals():
-        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    if not isinstance(held, dict):
+        raise ValueError(f"it holds a {type(held).__name__}")
+    return held
 
 
-def _read_tensors(path: Path) -> None:
-    """Read the table of a safetensors file, which says how long the file is."""
+def _read_tensors(path: Path) -> Mapping[str, Any]:
+    """Read the table of a safetensors file, which says how long the file is; return nothing."""
     with safe_open(path, "pt"):
-        pass
+        return {}
 
 
-_READERS: Mapping[str, Callable[[Path], None]] = MappingProxyType(
+_KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "optimizer.pt": ("state", "param_groups"),
+        "scheduler.pt": ("last_epoch",),
+        STATE: ("global_step", "max_steps", "num_train_epochs", "save_steps", "log_history"),
+    }
+)
+"""What must stand in a file for it to be one of a checkpoint."""
+
+_READERS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = MappingProxyType(
     {".json": _read_json, ".pt": _read_torch, ".pth": _read_torch, ".safetensors": _read_tensors}
 )
 _UNREADABLE = (

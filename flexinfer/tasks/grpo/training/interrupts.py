@@ -15,7 +15,7 @@ import numpy
 import torch
 from transformers import TrainerCallback
 
-from flexinfer.errors import FlexinferError
+from flexinfer.errors import FlexinferError, WriteFailed
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -41,6 +41,23 @@ class RandomState(NamedTuple):
         torch.set_rng_state(self.cpu)
         if self.cuda:
             torch.cuda.set_rng_state_all(self.cuda)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Bring to its end what is within, which is short: a signal that comes meanwhile is forgotten.
+
+    In the main thread alone: no other gets any.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held = {number: signal.signal(number, lambda *came: None) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
 
 
 class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
@@ -84,7 +101,10 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers has n
             step = trainer.state.global_step
             self._notice(f"saving step {step}; a further Ctrl-C waits until it is written")
             self.random.restore()
-            trainer._save_checkpoint(trainer.model, trial=None)
+            try:
+                trainer._save_checkpoint(trainer.model, trial=None)
+            except WriteFailed as failed:
+                raise WriteFailed(f"step {step} is not saved: {failed.message}") from failed
             raise type(error)(f"step {step} is saved; --resume goes on from there") from error
         except FlexinferError as error:
             self._hold_at_last()

@@ -7,6 +7,7 @@ log-probabilities in every step, whatever made the rollout, logs it, and weights
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from flexinfer.errors import FlexinferError, StaleWeights, UsageError, WriteFail
 from flexinfer.tasks.grpo.training.correction import LOSSES, Correction, GapSums, gap_between
 from flexinfer.tasks.grpo.training.narrow import narrowed
 from flexinfer.tasks.grpo.training.uncast import casting, plain_layers
+
+LITTLE_DISK = 2**20
+"""Bytes free below which a failed write is one of a full disk, whatever its library says."""
 
 
 class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type stubs
@@ -87,7 +91,9 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
             super()._save_checkpoint(model, trial)
         except (OSError, SafetensorError, RuntimeError) as error:
             folder = self.args.output_dir
-            raise WriteFailed(f"no checkpoint in {folder}: {one_line(error)}") from error
+            full = disk_usage(folder).free < LITTLE_DISK
+            why = "no space is left on its disk" if full else one_line(error)
+            raise WriteFailed(f"no checkpoint in {folder}: {why}") from error
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Roll out; raises StaleWeights, or FlexinferError for a log-probability that is none."""

@@ -223,6 +223,11 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert caught.value.hint == install_hint("grpo")
 
 
+NESTED: list[Any] = []
+for _ in range(500):
+    NESTED = [NESTED]
+
+
 def test_rows_become_the_table_of_the_trainer(write: Write) -> None:
     pytest.importorskip("datasets")
     rows = read(write({"messages": CHAT, "answer": "2"}, {"messages": CHAT, "answer": "3", "x": 1}))
@@ -233,10 +238,14 @@ def test_rows_become_the_table_of_the_trainer(write: Write) -> None:
     assert [*as_dataset("arithmetic", sums)] == [dict(row) for row in sums]
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, "a"), ([1], 2), ({"a": 1}, "b"), (2**70, 1)])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(1, "a"), ([1], 2), ({"a": 1}, "b"), (2**70, 1), (NESTED, NESTED)],
+    ids=["kinds", "list", "dict", "large", "nested"],
+)
 def test_a_column_of_several_kinds(write: Write, one: Any, other: Any) -> None:
     pytest.importorskip("datasets")
     rows = read(write({"prompt": "a", "x": one}, {"prompt": "b", "x": other})).rows
-    with pytest.raises(UsageError, match="--dataset f: a column holds values of different") as e:
+    with pytest.raises(UsageError, match="--dataset f: a column holds what a table cannot") as e:
         as_dataset("f", rows)
     assert "\n" not in e.value.message

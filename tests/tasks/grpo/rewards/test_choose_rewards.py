@@ -180,12 +180,15 @@ def test_ctrl_c_within_a_reward_is_ctrl_c(mine: Path) -> None:
         ("my_needy:good", "cannot import my_needy: ModuleNotFoundError: No module named 'my_lack'"),
         ("my_loud:good", "cannot import my_loud: RuntimeError: two lines$"),
         ("json:good", r"json \(.*json.__init__.py\) has no good"),
+        ("builtins:good", "builtins has no good"),
+        ("my_getter:good", r"my_getter \(.*my_getter.py\) gives no good: RuntimeError: ga"),
     ],
 )
 def test_one_that_cannot_be_had_is_said_at_once(mine: Path, name: str, said: str) -> None:
     (mine / "my_broken.py").write_text("def good(:\n")
     (mine / "my_script.py").write_text("import sys\nsys.exit(2)\n")
     (mine / "my_needy.py").write_text("import my_lack\n")
+    (mine / "my_getter.py").write_text("def __getattr__(name):\n    raise RuntimeError('ga')\n")
     (mine / "my_loud.py").write_text("raise RuntimeError('two\\nlines')\n")
     with pytest.raises(UsageError, match=f"--reward {name}.*{said}") as caught:
         choose_rewards([name])
