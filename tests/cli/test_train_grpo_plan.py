@@ -162,6 +162,8 @@ def test_a_plan_looks_into_the_output_folder(command: Any, trained: Path, tmp_pa
     words, empty = ("--output-dir", str(trained)), ("--output-dir", str(tmp_path / "empty"))
     assert "holds a run already" in refused_alike(command, words)
     assert "holds no checkpoint" in refused_alike(command, (*empty, "--resume"))
+    page = str(tmp_path / "page.html")
+    assert "are one file" in refused_alike(command, (*empty, "--report", page, "--stats-path", page))
     on = (*words, "--resume")
     assert "has taken 1 steps already" in refused_alike(command, on)
     assert "made with --lora-rank 4, not 8" in refused_alike(command, (*on, "--lora-rank", "8"))

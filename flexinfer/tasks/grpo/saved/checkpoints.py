@@ -52,6 +52,8 @@ def check_outputs(config: GrpoConfig) -> None:
     if config.stats_path is not None:
         check_stats(ahead(config.stats_path, config.output_dir))
     if config.report is not None:
+        if config.report.absolute() == config.stats_file.absolute():
+            raise UsageError(f"--report and --stats-path are one file, {config.report}")
         check_report(str(ahead(config.report, config.output_dir)))
 
 
