@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -166,7 +166,7 @@ def test_whoever_stops_listening_ends_the_child() -> None:
     with closing(child_rows(lane(1), listener, print, linger)) as rows:  # a generator
         pids = next(rows).round_tokens
         assert [alive(pid) for pid in pids] == [True, True]
-    assert [alive(pid) for pid in pids] == [False, False]
+    assert ended(pids), "one outlives whoever listened"
 
 
 ORPHAN = """
@@ -197,11 +197,16 @@ def test_a_child_whose_parent_is_gone_does_not_stay(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(root)},
     )
     pids = [*map(int, done.stdout.split())]
+    assert len(pids) == 2
+    assert ended(pids), "it outlives its parent"
+
+
+def ended(pids: Sequence[int]) -> bool:
+    """Whether processes end, which takes the kernel a moment after they are killed."""
     deadline = time.monotonic() + 10
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert len(pids) == 2
-    assert not any(map(alive, pids)), "it outlives its parent"
+    return not any(map(alive, pids))
 
 
 def alive(pid: int) -> bool:
