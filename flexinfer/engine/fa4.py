@@ -78,6 +78,7 @@ def fa4_prefill(
     facts = facts_of(weight)
     choice = _choice(config, decoder, facts, work.longest)
     if choice.use:
+        assert facts.capability is not None, "without a CUDA device it is not taken"
         _keep_compiled(facts.capability)
         try:
             varlen = _tried(decoder, weight, work.page, (0, MANY) if work.tiles > MANY else (0,))
@@ -156,7 +157,7 @@ def _check_alive(device: torch.device, cause: EnvironmentUnfit) -> None:
         raise EnvironmentUnfit(cause.message, hint="--no-fa4-prefill leaves it out") from error
 
 
-def _keep_compiled(capability: tuple[int, int] | None) -> None:
+def _keep_compiled(capability: tuple[int, int]) -> None:
     """Have FA4 keep what it compiles beside the tiles, unless its variables say otherwise.
 
     It tells neither devices nor CUDA apart in all it keeps, so each kind has a folder (a process
@@ -168,7 +169,7 @@ def _keep_compiled(capability: tuple[int, int] | None) -> None:
     with suppress(OSError, RuntimeError):
         if f"{CACHE}DIR" not in os.environ:
             made_for = f"{architecture(capability)}-cuda-{torch.version.cuda}"
-            folder = cache_folder() / "flash-attn-4" / made_for.replace(" ", "-")
+            folder = cache_folder() / "flash-attn-4" / made_for
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             held = folder.stat()
             if held.st_uid != os.getuid() or held.st_mode & 0o022:

@@ -9,11 +9,9 @@ import pytest
 import torch
 
 from flexinfer.attention import choose_fa4
-from flexinfer.engine import engine as home
 from flexinfer.engine.engine import Engine
-from flexinfer.engine.steps import prefill
 from flexinfer.errors import EnvironmentUnfit, UsageError
-from tests.engine.steps.test_prefill_graphs import Captured, Replayed
+from tests.engine.steps.test_prefill_graphs import as_graphs
 from tests.support.engines import (
     assert_greedy,
     complete,
@@ -74,17 +72,11 @@ def test_padded_steps_are_whole_and_finite(
     """As CUDA graphs do: a pad slot fills up. The stand-in leaves NaN where nothing is asked."""
     calls = install(monkeypatch)
 
-    def capture(step: Callable[[], Any], pool: object, stats: object) -> Any:
-        out = torch.full_like(step(), -1)
-        return Replayed(step, out), out
-
-    monkeypatch.setattr(home, "PrefillRunner", Captured)
-    monkeypatch.setattr(prefill, "capture", capture)
-    monkeypatch.setattr(prefill, "GRAPH_STEP", 24)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    captured = as_graphs(monkeypatch)
     engine = open_engine(family, **ON)
     calls.clear()
     assert_greedy(family, PROMPTS, complete(engine, PROMPTS, max_new_tokens=6))
+    assert captured
     assert {int(call["cu_seqlens_q"][-1]) % 24 for call in calls} == {0}
     pools = machinery(engine).programs.cache._pools.values()
     assert all(pool.isfinite().all() for pair in pools for pool in pair)

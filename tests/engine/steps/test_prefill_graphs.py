@@ -47,8 +47,7 @@ class Captured(PrefillRunner):
         return super().run(chunks, 8, kind)
 
 
-@pytest.fixture
-def captures(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Tensor]]:
+def as_graphs(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Tensor]]:
     """Make engines run their prefill steps as graphs; return the steps captured so far."""
     captured: list[Callable[[], Tensor]] = []
 
@@ -64,6 +63,12 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Tensor]]:
     monkeypatch.setattr(prefill, "GRAPH_STEP", 24)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     return captured
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Tensor]]:
+    """Return the steps that engines have captured so far."""
+    return as_graphs(monkeypatch)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma4"])

@@ -13,6 +13,7 @@ import pytest
 from safetensors import SafetensorError
 
 from flexinfer.errors import UsageError, WriteFailed
+from flexinfer.tasks.grpo.records import report as page
 from flexinfer.tasks.grpo.records.record import GrpoReport, StepRecord
 from flexinfer.tasks.grpo.run import _tell_despite
 from flexinfer.tasks.grpo.saved.checkpoints import newest
@@ -195,17 +196,20 @@ def test_a_checkpoint_that_cannot_be_written_is_a_failed_write(
 
 
 @pytest.mark.parametrize("ended", [KeyboardInterrupt("step 1 is saved"), WriteFailed("no step")])
-def test_a_page_that_cannot_be_written_hides_nothing(ended: BaseException) -> None:
+def test_a_page_that_cannot_be_written_hides_nothing(
+    ended: BaseException, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """What ended the run is what is told."""
 
-    def update(**values: Any) -> None:
-        raise WriteFailed("the statistics cannot be written")
+    def full(*given: Any) -> None:
+        raise WriteFailed("the page cannot be written")
 
-    said: list[str] = []
-    log: Any = SimpleNamespace(report=None, update=update)
-    _tell_despite(ended, log, None, said.append)
-    stats = ["warning: the statistics cannot be written"]
-    assert said == (stats if isinstance(ended, KeyboardInterrupt) else [])
+    monkeypatch.setattr(page, "write_page", full)
+    said, updates = list[str](), list[dict[str, Any]]()
+    log: Any = SimpleNamespace(report=None, update=lambda **values: updates.append(values))
+    _tell_despite(ended, log, tmp_path / "page.html", said.append)
+    assert said == ["warning: the page cannot be written"]
+    assert updates == [{"interrupted": True}] * isinstance(ended, KeyboardInterrupt)
 
 
 def test_a_finished_run_is_not_resumed(whole: tuple[Path, GrpoReport]) -> None:
