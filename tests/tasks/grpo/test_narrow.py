@@ -66,12 +66,12 @@ def test_each_is_as_wide_as_its_own_rows_by_one_copy(monkeypatch: pytest.MonkeyP
 
 
 def uneven(rollout: Any) -> Any:
-    """Return a rollout whose completions have 1, 2, ... tokens."""
+    """Return a rollout whose completions have 1, 2, 5, 4, ... tokens."""
 
     def cut(prompts: Any, trainer: Any) -> dict[str, Any]:
         made: dict[str, Any] = rollout(prompts, trainer)
         for name in ("completion_ids", "logprobs"):
-            made[name] = [row[: i % 6 + 1] for i, row in enumerate(made[name])]
+            made[name] = [row[: i * i % 6 + 1] for i, row in enumerate(made[name])]
         return made
 
     return cut
@@ -108,5 +108,7 @@ def test_the_loss_is_the_same_over_fewer_tokens(
     assert sum(shapes[0]) < sum(shapes[1])
     assert len(set(shapes[1])) == 1 < len(set(shapes[0]))
     assert logs[0]["grad_norm"] > 1e-3
+    # advantages of size one cancel out in the losses: what is left may differ by their rounding
+    rounding = 8 * torch.finfo(torch.float32).eps
     for name in ("loss", "grad_norm", "entropy"):
-        assert logs[0][name] == pytest.approx(logs[1][name], rel=1e-5, abs=1e-7)
+        assert logs[0][name] == pytest.approx(logs[1][name], rel=1e-5, abs=rounding)
