@@ -48,4 +48,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its home on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'flexinfer' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    from flexinfer.core.imports import large_imports
+
+    with large_imports():
+        return getattr(import_module(_HOMES[name]), name)

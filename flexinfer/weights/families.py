@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from flexinfer.core.imports import large_imports
 from flexinfer.errors import EnvironmentUnfit, UsageError, one_line
 from flexinfer.weights.nf4.config import stored_scheme
 
@@ -14,10 +15,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 OLDEST_TRANSFORMERS = (5, 5, 2)
-FAMILIES: Mapping[str, str] = MappingProxyType(
-    {"qwen3": "Qwen3", "llama": "Llama", "gemma4_text": "Gemma4Text"}
+FAMILIES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "qwen3": ("Qwen3Config", "Qwen3ForCausalLM"),
+        "llama": ("LlamaConfig", "LlamaForCausalLM"),
+        "gemma4_text": ("Gemma4TextConfig", "Gemma4ForCausalLM"),
+    }
 )
-"""model_type of a text model -> how its classes in transformers begin."""
+"""model_type of a text model -> its config and its model class in transformers."""
 SUPPORTED = "supported: Qwen3, Llama (and relatives such as SmolLM2), Gemma-4"
 
 
@@ -49,7 +54,7 @@ def text_config(raw: Mapping[str, Any], name: str) -> PreTrainedConfig:
     refuse(text, name)
     stored_scheme(raw, name)
     text.pop("quantization_config", None)
-    config_class, _ = _classes(text["model_type"])
+    config_class = _class(FAMILIES[text["model_type"]][0])
     try:
         config: PreTrainedConfig = config_class.from_dict(text)
     except Exception as error:
@@ -60,7 +65,8 @@ def text_config(raw: Mapping[str, Any], name: str) -> PreTrainedConfig:
 
 def causal_lm(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """Return the Hugging Face *ForCausalLM class of a config that `text_config` built."""
-    return _classes(config.model_type)[1]
+    found: type[PreTrainedModel] = _class(FAMILIES[config.model_type][1])
+    return found
 
 
 def check_family(raw: Mapping[str, Any], name: str) -> None:
@@ -98,13 +104,9 @@ def _text_part(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"model_type": "gemma4_text"} | outer | dict(inner)
 
 
-def _classes(model_type: str) -> tuple[type[PreTrainedConfig], type[PreTrainedModel]]:
-    """Return the config and model class of a text family."""
-    import transformers
+def _class(name: str) -> Any:
+    """Return a class of transformers, which imports what it needs when it is asked for it."""
+    with large_imports():
+        import transformers
 
-    classes = {
-        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
-        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
-        "gemma4_text": (transformers.Gemma4TextConfig, transformers.Gemma4ForCausalLM),
-    }
-    return classes[model_type]
+        return getattr(transformers, name)

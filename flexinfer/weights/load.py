@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from flexinfer.config import MOST, LoraMode, ModelOptions, Report, quiet
+from flexinfer.core.imports import large_imports
 from flexinfer.errors import NotEnoughMemory, OutOfRange, UsageError
 from flexinfer.weights import names
 from flexinfer.weights.families import check_transformers, text_config
@@ -79,7 +80,8 @@ def load(options: ModelOptions, report: Report = quiet) -> LoadedModel:
     start = time.perf_counter()
     check_transformers()
     _check_adapter_options(options)
-    from flexinfer.weights import sources
+    with large_imports():
+        from flexinfer.weights import sources
 
     source = sources.choose(options, names.resolve(options.model), report)
     module, notices = _build(source, options, report)

@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 
+from flexinfer.core.imports import large_imports
 from flexinfer.errors import UsageError
 
 TINY = "tiny-gemma4"
@@ -156,7 +157,8 @@ def choose_default(cuda: bool) -> tuple[str, str]:
 
 def default_model() -> tuple[str, str]:
     """Return (alias, one-line reason) for this machine; imports torch."""
-    import torch
+    with large_imports():
+        import torch
 
     return choose_default(torch.cuda.is_available())
 

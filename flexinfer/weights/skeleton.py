@@ -32,9 +32,10 @@ def shell(config: PreTrainedConfig, generation: Mapping[str, Any], origin: str) 
     from transformers import GenerationConfig
 
     config.name_or_path = origin
+    model_class = causal_lm(config)
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = causal_lm(config)(config)
+            model = model_class(config)
     except Exception as error:
         raise UsageError(f"{origin}: the config describes no model: {one_line(error)}") from error
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flexinfer.weights import names, skeleton
+from flexinfer.weights import families, names, skeleton
 from flexinfer.weights.checkpoint import read_json
 from flexinfer.weights.families import text_config
 
@@ -49,6 +49,21 @@ def test_the_end_ids_are_the_published_set(alias: str) -> None:
 
 def test_every_alias_but_the_embedded_model_has_a_config() -> None:
     assert set(PARAMETERS) == set(names.ALIASES) - {names.TINY}
+
+
+@pytest.mark.parametrize("broken", ["Gemma4TextConfig", "Gemma4ForCausalLM"])
+def test_a_broken_transformers_is_not_laid_to_the_config(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(name: str) -> Any:
+        if name == broken:
+            raise ImportError("libtorch.so is gone")
+        return whole(name)
+
+    whole = families._class
+    monkeypatch.setattr(families, "_class", find)
+    with pytest.raises(ImportError, match="libtorch"):
+        skeleton.shell(text_config(embedded("gemma-4-E2B-it")["config"], "x"), {}, "x")
 
 
 def test_gemma_shares_keys_as_published() -> None:

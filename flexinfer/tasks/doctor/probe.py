@@ -58,7 +58,8 @@ def run_probe(
             on_row(row)
 
     # -P: a probe must not find its neighbours in this folder instead of installed packages.
-    argv = [environment.executable, "-P", str(FOLDER / f"{script}.py"), *arguments]
+    paths = [str(FOLDER / f"{name}.py") for name in ("start", script)]
+    argv = [environment.executable, "-P", *paths, *arguments]
     outcome = environment.run(
         argv, timeout_s=timeout_s, variables=environment.variables, on_line=take
     )

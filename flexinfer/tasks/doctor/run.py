@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 
@@ -24,6 +24,9 @@ from flexinfer.tasks.doctor.report import (
 Stages = SimpleQueue[str | None]
 """What checks say of their progress, from many threads; None wakes who waits for one to end."""
 
+LONGEST = frozenset({"trl", "peft"})
+"""Checks that import most, half of what doctor imports in all."""
+
 
 def run_doctor(
     config: DoctorConfig, report: Report = quiet, environment: Environment | None = None
@@ -40,9 +43,11 @@ def run_doctor(
     context.refuse_wrong_model()
     with ThreadPoolExecutor(len(checks)) as threads:
         try:
-            # All begin at once, also those whose needs may turn out to have failed.
-            running = [threads.submit(_run, check, context) for check in checks]
-            for future in running:
+            # All begin at once, also those whose needs may turn out to have failed; those that take
+            # longest are in front where they wait for a place, so that no one is left alone.
+            begun = sorted(checks, key=lambda check: check.name not in LONGEST)
+            running = {check.name: threads.submit(_run, check, context) for check in begun}
+            for future in running.values():
                 future.add_done_callback(lambda _: stages.put(None))
             results = tuple(_results(checks, running, stages, report))
         finally:
@@ -59,13 +64,14 @@ def _is_shown(line: CheckResult, asked: Sequence[str]) -> bool:
 
 def _results(
     checks: Sequence[Check],
-    running: Sequence[Future[Finding]],
+    running: Mapping[str, Future[Finding]],
     stages: Stages,
     report: Report,
 ) -> Iterator[CheckResult]:
     """Yield the line of each check in order; one that is blocked is not waited for."""
     done: dict[str, CheckResult] = {}
-    for number, (check, future) in enumerate(zip(checks, running, strict=True)):
+    for number, check in enumerate(checks):
+        future = running[check.name]
         report(f"checking {check.name}", number, len(checks))
         finding = _blocked(check, done)
         while finding is None and not (future.done() and stages.empty()):

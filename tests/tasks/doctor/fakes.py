@@ -75,8 +75,8 @@ class FakeRun:
 def _key(argv: Sequence[str]) -> str:
     if argv[1:2] != ["-P"]:
         return Path(argv[0]).name
-    script = Path(argv[2]).stem
-    return f"importing {argv[3]}" if script == "importing" else script
+    script = Path(argv[3]).stem
+    return f"importing {argv[4]}" if script == "importing" else script
 
 
 def machine(

@@ -82,7 +82,7 @@ def test_all_head_dims_share_a_process_and_say_how_far_they_are(tmp_path):
     )
     lines = {c.name: c.status for c in made.checks}
     assert [lines[f"flex-{dim}"] for dim in HEAD_DIMS] == ["ok", "warn", "ok"]
-    assert sum(argv[2:3] != [] and argv[2].endswith("flex.py") for argv in here.run.asked) == 1
+    assert sum(argv[3:4] != [] and argv[3].endswith("flex.py") for argv in here.run.asked) == 1
     compiling = [stage for stage in heard if stage.startswith("compiling")]
     assert [stage.split(";")[0][-3:] for stage in compiling] == ["128", "256", "512"]
 
@@ -90,12 +90,12 @@ def test_all_head_dims_share_a_process_and_say_how_far_they_are(tmp_path):
 def test_one_head_dim_alone(tmp_path):
     here = machine(tmp_path, {"flex": says(row(256))})
     run_doctor(DoctorConfig(checks=("flex-256",)), environment=here)
-    [asked] = [argv for argv in here.run.asked if argv[2:] and argv[2].endswith("flex.py")]
-    assert asked[3:] == ["{}", "256"]
+    [asked] = [argv for argv in here.run.asked if argv[3:] and argv[3].endswith("flex.py")]
+    assert asked[4:] == ["{}", "256"]
 
 
 def test_on_cuda_the_engine_s_own_options_are_compiled(tmp_path):
     here = machine(tmp_path, GPU | {"flex": says(row(512, 0.01, "TRITON_DECODE"))})
     look(here, "flex-512")
-    options = json.loads(here.run.asked[-1][3])
+    options = json.loads(here.run.asked[-1][4])
     assert options["512"]["BACKEND"] == "TRITON_DECODE"

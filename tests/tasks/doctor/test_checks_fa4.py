@@ -20,7 +20,7 @@ def gpu(tmp_path, beta="4.0.0b36", run=None, torch=None, importing=IMPORTS):
 
 
 def fa4_calls(here):
-    return [argv[3:] for argv in here.run.asked if argv[2:3] and argv[2].endswith("fa4.py")]
+    return [argv[4:] for argv in here.run.asked if argv[3:4] and argv[3].endswith("fa4.py")]
 
 
 @pytest.mark.parametrize("mode", ["bf16", "lora", "4bit", "grpo"])

@@ -69,7 +69,7 @@ def test_the_default_model_of_a_laptop_needs_no_hub(tmp_path):
 def test_the_hub_is_where_the_variable_says(tmp_path):
     here = machine(tmp_path, up(), variables={"HF_ENDPOINT": "http://mirror.test/"})
     look(here, "hub")
-    assert here.run.asked[-1][3:] == ["http://mirror.test"]
+    assert here.run.asked[-1][4:] == ["http://mirror.test"]
 
 
 @pytest.mark.parametrize("place", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "home"])

@@ -70,7 +70,7 @@ def test_the_class_of_the_model_is_imported(tmp_path):
     line = look(here, "transformers", model=QWEN)
     assert line.status == "fail"
     assert "torchvision::nms" in line.found
-    assert here.run.asked[-1][3:] == ["transformers", "Qwen3ForCausalLM"]
+    assert here.run.asked[-1][4:] == ["transformers", "Qwen3ForCausalLM"]
 
 
 def test_transformers_missing(tmp_path):

@@ -60,8 +60,9 @@ def test_a_probe_finds_no_neighbour_instead_of_a_package(tmp_path):
     probe.run_probe(machine(tmp_path, run=run), "hub", "arg", timeout_s=5, on_row=print)
     [argv] = run.asked
     assert argv[1] == "-P"
-    assert argv[2].endswith("probes/hub.py")
-    assert argv[3:] == ["arg"]
+    assert argv[2].endswith("probes/start.py")
+    assert argv[3].endswith("probes/hub.py")
+    assert argv[4:] == ["arg"]
     assert sys.version_info >= (3, 11)
 
 

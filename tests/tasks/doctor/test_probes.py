@@ -62,6 +62,22 @@ def test_importing_tells_the_version_before_it_takes_names():
     assert run("importing", "pytest", "raises").facts["names"] is True
 
 
+def test_a_probe_collects_no_garbage_and_fails_as_it_would_without_a_starter(tmp_path):
+    code = "import gc, json, sys; print(json.dumps({'collects': gc.isenabled(), 'argv': sys.argv}))"
+    (tmp_path / "looks.py").write_text(code)
+    (tmp_path / "leaves.py").write_text("raise SystemExit(3)")
+    (tmp_path / "raises.py").write_text("raise OSError('lib.so')")
+    path = {"PYTHONPATH": str(tmp_path)}
+    made = run("importing", "looks", "json", **path)
+    assert made.error is None
+    assert made.facts["collects"] is False
+    assert [Path(made.facts["argv"][0]).name, *made.facts["argv"][1:]] == [
+        "importing.py", "looks", "json",
+    ]  # fmt: skip
+    assert run("importing", "leaves", **path).error == "exit code 3: nothing on stderr"
+    assert run("importing", "raises", **path).error == "OSError: lib.so"
+
+
 class Hub(BaseHTTPRequestHandler):
     def do_GET(self):
         self.server.seen.append((self.path, self.headers.get("Authorization")))

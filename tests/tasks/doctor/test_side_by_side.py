@@ -17,7 +17,7 @@ from flexinfer.tasks.doctor.lazy import Lazy
 from flexinfer.tasks.doctor.process import RunOutcome
 from flexinfer.tasks.doctor.registry import select
 from flexinfer.tasks.doctor.report import DoctorConfig
-from flexinfer.tasks.doctor.run import run_doctor
+from flexinfer.tasks.doctor.run import LONGEST, run_doctor
 from tests.tasks.doctor.fakes import GIB, FakeRun, machine, on_cuda, says
 
 REPO = Path(__file__).parents[3]
@@ -34,15 +34,17 @@ class Slow(FakeRun):
         self._lock = threading.Lock()
         self._now = []
         self.most = 0
+        self.begun = []
         self.beside = set()
 
     def __call__(self, argv, **how):
         if "-P" not in argv:
             return super().__call__(argv, **how)
-        script = Path(argv[2]).stem
+        script = Path(argv[3]).stem
         with self._lock:
             self.beside |= {frozenset((script, other)) for other in self._now}
             self._now.append(script)
+            self.begun += [argv[4]] if script == "importing" else []
             self.most = max(self.most, self._now.count("importing"))
         time.sleep(NAP_S)
         with self._lock:
@@ -75,6 +77,13 @@ def test_imports_are_bounded(tmp_path, cores, most):
     here = slow(tmp_path, cores=cores)
     run_doctor(DoctorConfig(checks=PACKAGES), environment=here)
     assert 1 < here.run.most <= most
+
+
+def test_the_longest_imports_begin_first(tmp_path):
+    here = slow(tmp_path, cores=1)
+    made = run_doctor(DoctorConfig(checks=("torch", *PACKAGES)), environment=here)
+    assert set(here.run.begun[:2]) == LONGEST
+    assert {line.name: line.found for line in made.checks}["torch"] == "2.13.0+cpu, CPU build"
 
 
 def test_the_report_is_the_same_each_time(tmp_path):
