@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from flexinfer.backends.base.call import Call
+from flexinfer.backends.vllm_log import failure
 from flexinfer.config import EngineConfig, LoraMode, SamplingParams
 from flexinfer.engine.requests.limits import refusal
 from flexinfer.engine.requests.outputs import EngineStats, Request, RequestOutput, checked
@@ -18,6 +21,8 @@ from flexinfer.kernels.sampler import SamplerKind
 from flexinfer.weights.adapters.adapter import Adapter
 
 TRUNCATED = "vllm tells no policy log-probabilities with a penalty, top-k, top-p or min-p"
+TEMPERATURES = (0.01, 2.0)
+"""Bounds of what vLLM samples at: colder it takes for the least of them, hotter it refuses."""
 
 
 @dataclass
@@ -25,10 +30,11 @@ class VllmBackend:
     """One vllm.LLM, seen through the protocol; `lora` is its request for the adapter, if any.
 
     vLLM tells neither steps nor times of its own: with CUDA graphs, `graph_replays` counts the
-    steps that its longest sample needs at least.
+    steps that its longest sample needs at least. `folder` is where its engine logs errors.
     """
 
     llm: Any
+    folder: TemporaryDirectory[str]
     sampling_params: Any
     tokenizer: Any
     eos_ids: frozenset[int]
@@ -75,59 +81,88 @@ class VllmBackend:
         """Do nothing: a comparison keeps its engine as it is."""
 
     def close(self) -> None:
-        """Give the engine up."""
+        """End the engine's process, which gives the device back."""
+        if self.llm is None:
+            return
+        self.llm.llm_engine.engine_core.shutdown()
         self.llm = None
         gc.collect()
+        self.folder.cleanup()
 
     def _refusal(self, request: Request) -> str | None:
         """Return why a request cannot be served, or None."""
         if kind_of(request.sampling) == SamplerKind.TRUNCATED:
             return TRUNCATED
+        (least, most), asked = TEMPERATURES, request.sampling.temperature
+        if asked != 0 and not least <= asked <= most:
+            return f"vllm samples at temperatures of {least:g} to {most:g}, not at {asked:g}"
         return refusal(request, self.max_seq_length, self.vocab_size)
 
     def _serve(self, requests: Mapping[int, Request], call: Call) -> None:
         """Ask for all requests at once, and read what comes back."""
         seeds = self.config.seed, self._calls
-        samples = {i: samples_of(i, r, self.max_seq_length, *seeds) for i, r in requests.items()}
-        outputs = self.llm.generate(
-            [{"prompt_token_ids": list(r.prompt_token_ids)} for r in requests.values()],
-            [self._params(r.sampling, samples[i][0]) for i, r in requests.items()],
-            use_tqdm=False,
-            lora_request=self.lora,
-        )
-        self.stats.prefill_tokens += sum(len(r.prompt_token_ids) for r in requests.values())
-        assert len(outputs) == len(requests), "vLLM gave another number of outputs than requests"
-        longest = [self._read(*pair, call) for pair in zip(samples.values(), outputs, strict=True)]
+        parts = [
+            (request, part)
+            for index, request in requests.items()
+            for part in _parts(samples_of(index, request, self.max_seq_length, *seeds))
+        ]
+        outputs = self._asked(parts)
+        self.stats.prefill_tokens += sum(len(r.prompt_token_ids) * len(part) for r, part in parts)
+        assert len(outputs) == len(parts), "vLLM gave another number of outputs than requests"
+        longest = [
+            self._read(part, output, call) for (_, part), output in zip(parts, outputs, strict=True)
+        ]
         if self.config.cuda_graphs is not False:
             self.stats.graph_replays += max(longest) - 1
 
-    def _params(self, asked: SamplingParams, sample: Sample) -> Any:
+    def _asked(self, parts: Sequence[tuple[Request, Sequence[Sample]]]) -> list[Any]:
+        """Return vLLM's outputs; raises NotEnoughMemory or EnvironmentUnfit with its own words."""
+        try:
+            outputs: list[Any] = self.llm.generate(
+                [{"prompt_token_ids": list(r.prompt_token_ids)} for r, _ in parts],
+                [self._params(r.sampling, part) for r, part in parts],
+                use_tqdm=False,
+                lora_request=self.lora,
+            )
+        except Exception as error:
+            raise failure(error, Path(self.folder.name)) from error
+        return outputs
+
+    def _params(self, asked: SamplingParams, part: Sequence[Sample]) -> Any:
         """Return vLLM's settings; stop strings are looked for in what comes back.
 
         Without a seed of its own a request draws from vLLM's generator, which is seeded at first.
         """
         return self.sampling_params(
-            n=asked.n,
+            n=len(part),
             temperature=asked.temperature,
-            max_tokens=sample.max_new_tokens,
-            seed=None if asked.seed is None else sample.seed,
+            max_tokens=part[0].max_new_tokens,
+            seed=None if asked.seed is None else part[0].seed,
             logprobs=0,
+            flat_logprobs=True,
             detokenize=False,
             ignore_eos=True,
             stop_token_ids=[] if asked.ignore_eos else sorted(self.eos_ids),
         )
 
     def _read(self, group: Sequence[Sample], output: Any, call: Call) -> int:
-        """Hand a request's samples to the call, one cut short as an error; return the longest."""
+        """Hand samples to the call, one cut short as an error; return the longest's tokens."""
         if len(output.outputs) != len(group):
             call.refuse(group[0], f"vllm gave {len(output.outputs)} of {len(group)} samples")
             return 1
         for sample, found in zip(group, output.outputs, strict=True):
-            tokens, rows = list(found.token_ids), list(found.logprobs or ())
+            tokens, flat = list(found.token_ids), found.logprobs
             self.stats.decode_tokens += max(0, len(tokens) - 1)
-            logprobs = [float(row[t].logprob) for t, row in zip(tokens, rows, strict=False)]
-            told = zip(tokens, logprobs, strict=False)
+            told = zip(tokens, flat.logprobs, strict=True) if flat.token_ids == tokens else ()
             if not any(call.add(sample, token, value, value) for token, value in told):
-                short = f"{len(tokens)} tokens and {len(rows)} log-probabilities came back"
+                short = f"{len(tokens)} tokens and {len(flat)} log-probabilities came back"
                 call.refuse(sample, f"vllm: {short}, without an end")
         return max(len(found.token_ids) for found in output.outputs)
+
+
+def _parts(samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:
+    """Yield the samples of a request as vLLM can be asked for them: greedy ones one by one."""
+    if samples[0].params.temperature == 0:
+        yield from ([sample] for sample in samples)
+    else:
+        yield samples

@@ -104,25 +104,33 @@ def _dry_run(
 
     `taken` says which defaults are not the usual ones.
     """
-    from flexinfer.tasks.grpo.ahead import check_installed, plan_ahead
-    from flexinfer.tasks.grpo.plan.run import plan_run, render
-    from flexinfer.tasks.grpo.plan.scoring import held_out_of
+    from flexinfer.tasks.grpo.ahead import plan_ahead
     from flexinfer.tasks.grpo.processes import count, is_first
 
     said = [*taken]
-    check_installed()
     with redirect_stdout(sys.stderr):  # a reward's module may print, too
         work = plan_ahead(options, engine, config, rollout_options, said.append)
-    if work is not None:
-        said.extend(work.problems.notices)
-    held_out = held_out_of(config, None if work is None else work.problems, said.append)
-    planned = plan_run(options, engine, config, processes=count(), held_out=held_out, widen=widen)
+    from flexinfer.tasks.grpo.plan.run import plan_run, render
+    from flexinfer.tasks.grpo.plan.scoring import held_out_of
+
+    problems = None if work is None else work.problems
+    said.extend(() if problems is None else problems.notices)
+    held_out = held_out_of(config, problems, said.append)
+    planned = plan_run(
+        options,
+        engine,
+        config,
+        processes=count(),
+        held_out=held_out,
+        widen=widen,
+        rollout_options=rollout_options,
+        problems=problems,
+    )
     planned = replace(planned, notices=(*planned.notices, *said))
-    first = is_first()
-    with Console(quiet=common.quiet or not first) as console:
-        for line in planned.notices:
-            console.notice(line)
-    if first:
+    if is_first():
+        with Console(quiet=common.quiet) as console:
+            for line in planned.notices:
+                console.notice(line)
         print_data(render(planned, common.as_json, screen_width()))
     return planned.exit_code
 
@@ -152,6 +160,13 @@ def _config(
     groups = (data, batch, optimizer, rollout, run)
     values = {name: value for group in groups for name, value in vars(group).items()}
     for name in ("output_dir", "report", "stats_path"):
-        values[name] = None if values[name] is None else Path(values[name])
+        values[name] = _path("--" + name.replace("_", "-"), values[name])
     values["reward"] = tuple(data.reward or ())
     return GrpoConfig(**values, seed=seed)
+
+
+def _path(flag: str, given: str | None) -> Path | None:
+    """Return the path of an option; raises UsageError for an empty one, which would be `.`."""
+    if given is not None and not given.strip():
+        raise UsageError(f"{flag} is empty", hint="name one, or leave the option out")
+    return None if given is None else Path(given)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -95,16 +97,37 @@ def copy_bandwidth(device: str) -> float | None:
     return 2 * size * COPIES / median(seconds)
 
 
+def bandwidth_apart() -> float | None:
+    """Measure `copy_bandwidth` in a process that ends then: nothing of it is left on the device."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(_own_bandwidth).result()
+
+
+def _own_bandwidth() -> float | None:
+    """Measure the device that torch finds."""
+    import torch
+
+    return copy_bandwidth("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def _weight_bytes(module: PreTrainedModel, specs: Sequence[LayerSpec]) -> int:
     """Sum the parameters a step reads whole; an embedding table counts only as a tied head."""
     tied = module.get_output_embeddings().weight is module.get_input_embeddings().weight
     skip = (GATHERED,) if tied else (GATHERED, "embed_tokens.weight")
     shared = tuple(f"layers.{s.index}.self_attn.{p}" for s in specs if not s.owns_kv for p in "kv")
     return sum(
-        p.numel() * p.element_size()
+        _size(p)
         for name, p in module.named_parameters()
         if not name.endswith(skip) and not any(f"{stem}_" in name for stem in shared)
     )
+
+
+def _size(weight: torch.nn.Parameter) -> int:
+    """Return a parameter's bytes: on the meta device a 4-bit one is not packed yet."""
+    from flexinfer.models.nf4 import is_4bit
+
+    packed = is_4bit(weight) and weight.is_meta
+    return weight.numel() // 2 if packed else weight.numel() * weight.element_size()
 
 
 def _sum_capped(first: int, last: int, cap: int | None) -> int:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sys
+import time
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
+from logging.config import dictConfig
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,9 +20,11 @@ from flexinfer.backends.base.protocol import Checkpoint
 from flexinfer.backends.choose import load_checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, quiet
 from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory, UsageError
+from flexinfer.tasks.bench.measure.rig import Rig, checkpoint_cost
 from flexinfer.tasks.bench.run import BenchConfig, run_bench
 from tests.support.engines import request
 from tests.support.tiny import save_tiny
+from tests.support.vllm import LLM_ARGUMENTS, FakeParams, flat
 
 CONFIG = EngineConfig(max_batch_size=4, max_seq_length=32)
 
@@ -30,13 +36,39 @@ class FakeLLM:
     settings: dict[str, Any]
     config_json: Any = None
     calls: list[tuple[Any, Any, Any]] = field(default_factory=list)
+    ended: int = 0
+    loras: list[Any] = field(default_factory=list)
     cut: int = 0
     lost: int = 0
+    off: int = 0
+    died: bool = False
 
-    def generate(self, prompts: Any, params: Any, use_tqdm: bool, lora_request: Any) -> list[Any]:
+    @property
+    def llm_engine(self) -> Any:
+        core = SimpleNamespace(shutdown=self.shutdown)
+        return SimpleNamespace(engine_core=core, add_lora=self.add_lora)
+
+    def add_lora(self, lora: Any) -> bool:
+        self.loras.append(lora)
+        return True
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        self.ended += 1
+
+    def generate(
+        self,
+        prompts: Any,
+        sampling_params: Any = None,
+        *,
+        use_tqdm: bool = True,
+        lora_request: Any = None,
+    ) -> list[Any]:
         assert use_tqdm is False
-        self.calls.append((prompts, params, lora_request))
-        return [SimpleNamespace(outputs=self.samples(p)) for p in params]
+        if self.died:
+            raise RuntimeError("EngineCore encountered an issue. See stack trace for root cause.")
+        self.calls.append((prompts, sampling_params, lora_request))
+        time.sleep(0.002 * max(p.max_tokens for p in sampling_params))
+        return [SimpleNamespace(outputs=self.samples(p)) for p in sampling_params]
 
     def samples(self, params: Any) -> list[Any]:
         tokens = list(range(7, 7 + params.max_tokens))
@@ -45,7 +77,7 @@ class FakeLLM:
                 tokens = tokens[: number + 1]
                 break
         tokens = tokens[: len(tokens) - self.cut]
-        rows = [{t: SimpleNamespace(logprob=-t / 10)} for t in tokens]
+        rows = flat([t + self.off for t in tokens], [-t / 10 for t in tokens])
         one = SimpleNamespace(token_ids=tokens, logprobs=rows)
         return [one] * (params.n - self.lost)
 
@@ -56,13 +88,14 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[FakeLLM]:
     engines: list[FakeLLM] = []
 
     def llm(**settings: Any) -> FakeLLM:
+        assert set(settings) <= LLM_ARGUMENTS
         file = Path(settings["model"]) / "config.json"
         engines.append(FakeLLM(settings, json.loads(file.read_text())))
         return engines[-1]
 
     vllm, lora = ModuleType("vllm"), ModuleType("vllm.lora.request")
     vllm.__spec__ = ModuleSpec("vllm", None)
-    vars(vllm).update(LLM=llm, SamplingParams=SimpleNamespace, __version__="0.0")
+    vars(vllm).update(LLM=llm, SamplingParams=FakeParams, __version__="0.0")
     vars(lora).update(LoRARequest=lambda *given: given)
     for name, module in (("vllm", vllm), ("vllm.lora", ModuleType("l")), (lora.__name__, lora)):
         monkeypatch.setitem(sys.modules, name, module)
@@ -81,7 +114,7 @@ def checkpoint(folder: str, **given: Any) -> Checkpoint:
 def test_what_it_is_built_with(folder: str, built: list[FakeLLM]) -> None:
     held = checkpoint(folder, dtype="bfloat16")
     config = EngineConfig(
-        max_batch_size=4, max_seq_length=32, seed=5, page_size=16, kv_memory=2**20,
+        max_batch_size=4, max_seq_length=32, seed=2**32 + 5, page_size=16, kv_memory=2**20,
         cuda_graphs=False, prefill_tokens=512,
     )  # fmt: skip
     backend = held.open(config, quiet)
@@ -106,6 +139,8 @@ def test_requests_and_results_are_mapped(folder: str, built: list[FakeLLM]) -> N
         request((), max_new_tokens=3),
         request((9,) * 30, max_new_tokens=9, ignore_eos=True),
         request((1, 2), max_new_tokens=4, temperature=1.0, top_p=0.5),
+        request((1, 2), max_new_tokens=4, temperature=0.001),
+        request((1, 2), max_new_tokens=4, temperature=3.0),
     ]
     outputs = backend.generate(asked)
     prompts, params, lora = built[0].calls[0]
@@ -116,14 +151,17 @@ def test_requests_and_results_are_mapped(folder: str, built: list[FakeLLM]) -> N
         (1, 0.0, 2, 0),
     ]
     assert all(p.ignore_eos and p.stop_token_ids == [] and not p.detokenize for p in params)
-    assert [output.index for output in outputs] == [0, 1, 2, 3]
+    assert all(p.flat_logprobs for p in params)
+    assert [output.index for output in outputs] == [0, 1, 2, 3, 4, 5]
+    assert "temperatures of 0.01 to 2, not at 0.001" in str(outputs[4].error)
+    assert "not at 3" in str(outputs[5].error)
     assert "empty" in str(outputs[1].error)
     assert "policy log-probabilities" in str(outputs[3].error)
     assert [c.token_ids for c in outputs[0].outputs] == [(7, 8, 9)] * 2
     assert outputs[0].outputs[0].logprobs == (-0.7, -0.8, -0.9)
     assert outputs[0].outputs[0].policy_logprobs == (-0.7, -0.8, -0.9)
     assert outputs[2].outputs[0].finish_reason == "length"
-    assert backend.stats.prefill_tokens == 32
+    assert backend.stats.prefill_tokens == 2 * 2 + 30
     assert backend.stats.decode_tokens == 2 * 2 + 1
     assert backend.stats.graph_replays == 2
 
@@ -148,14 +186,19 @@ def test_an_eos_ends_a_sample(tmp_path: Path, built: list[FakeLLM]) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [({"cut": 1}, "3 tokens and 3 log-probabilities came back"), ({"lost": 1}, "1 of 2 samples")],
+    [
+        ({"cut": 1}, "3 tokens and 3 log-probabilities came back"),
+        ({"lost": 1}, "1 of 2 samples"),
+        ({"off": 1}, "without an end"),
+    ],
 )
 def test_what_comes_back_incomplete_is_an_error(
     folder: str, built: list[FakeLLM], fault: dict[str, int], words: str
 ) -> None:
     backend = checkpoint(folder).open(CONFIG, quiet)
     vars(built[0]).update(fault)
-    (output,) = backend.generate([request((5,), max_new_tokens=4, n=2, ignore_eos=True)])
+    asked = request((5,), max_new_tokens=4, n=2, ignore_eos=True, temperature=1.0)
+    (output,) = backend.generate([asked])
     assert words in str(output.error)
     assert output.outputs == ()
 
@@ -166,7 +209,21 @@ def test_an_adapter_goes_by_folder(folder: str, built: list[FakeLLM], tmp_path: 
     backend.generate([request((5,), max_new_tokens=2)])
     assert built[0].settings["max_lora_rank"] == 32
     assert built[0].settings["enable_lora"] is True
+    assert built[0].loras == [("adapter", 1, str(tmp_path))]  # read before the first request
     assert built[0].calls[0][2] == ("adapter", 1, str(tmp_path))
+
+
+def test_an_adapter_that_it_refuses_ends_the_engine(
+    folder: str, built: list[FakeLLM], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: FakeLLM, lora: Any) -> bool:
+        raise RuntimeError("Call to add_lora method failed: no DoRA")
+
+    (tmp_path / "adapter_config.json").write_text('{"r": 8}')
+    monkeypatch.setattr(FakeLLM, "add_lora", refuse)
+    with pytest.raises(EnvironmentUnfit, match="no DoRA"):
+        checkpoint(folder, adapter=str(tmp_path)).open(CONFIG, quiet)
+    assert built[0].ended == 1
 
 
 @pytest.mark.parametrize(
@@ -175,6 +232,7 @@ def test_an_adapter_goes_by_folder(folder: str, built: list[FakeLLM], tmp_path: 
         ({"device": "cpu"}, "--device cpu"),
         ({"adapter": "random:4"}, "--adapter random:4"),
         ({"adapter": "x", "lora_mode": "merged"}, "--lora-mode merged"),
+        ({"load_in_4bit": True}, "--load-format dummy in 4 bits"),
     ],
 )
 def test_what_it_lacks_is_refused(
@@ -193,7 +251,10 @@ def test_the_engines_own_settings_are_refused(folder: str, built: list[FakeLLM])
     ("error", "kind"),
     [
         (RuntimeError("no GPU\nhere"), EnvironmentUnfit),
-        (ValueError("Free memory"), NotEnoughMemory),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), EnvironmentUnfit),
+        (ValueError("Free memory on device cuda:0 (1/8 GiB) on startup is less"), NotEnoughMemory),
+        (ValueError("No available memory for the cache blocks."), NotEnoughMemory),
+        (ValueError("larger than the available KV cache memory (1 GiB)"), NotEnoughMemory),
     ],
 )
 def test_what_vllm_says_on_building_is_told_in_a_line(
@@ -226,11 +287,125 @@ def test_bench_measures_it_unchecked(folder: str, built: list[FakeLLM]) -> None:
         backends=("vllm",), n_prompts=3, n_rounds=2, max_new_tokens=6, prompt_length="4:9"
     )
     row = run_bench(
-        ModelOptions(model=folder, load_format="dummy"), EngineConfig(max_batch_size=3), config
+        ModelOptions(model=folder, load_format="dummy"),
+        EngineConfig(max_batch_size=3),
+        config,
+        rig=Rig(apart=False, bandwidth_apart=lambda: float(built[0].ended)),
     ).results[0]
     assert row.error is None
+    assert row.roofline is not None
+    assert row.roofline.copy_gb_per_s == 1e-9  # the engine had ended when it was measured
+    assert any(line.startswith("roofline: bytes by the shapes") for line in row.notices)
     assert row.round_tokens == (18, 18)
     assert row.gate is None
     assert row.capture_cudagraph is True
     assert row.peak_memory_gb is None
     assert any("unchecked" in line for line in row.notices)
+
+
+def test_greedy_samples_are_asked_for_one_by_one(folder: str, built: list[FakeLLM]) -> None:
+    backend = checkpoint(folder).open(CONFIG, quiet)
+    asked = [
+        request((5, 6), max_new_tokens=3, n=2, ignore_eos=True),
+        request((7,), max_new_tokens=2, n=2, ignore_eos=True, temperature=1.0),
+    ]
+    outputs = backend.generate(asked)
+    prompts, params, _ = built[0].calls[0]
+    assert [p["prompt_token_ids"] for p in prompts] == [[5, 6], [5, 6], [7]]
+    assert [p.n for p in params] == [1, 1, 2]
+    assert [[c.token_ids for c in output.outputs] for output in outputs] == [
+        [(7, 8, 9)] * 2,
+        [(7, 8)] * 2,
+    ]
+
+
+def test_closing_ends_its_process_once(folder: str, built: list[FakeLLM]) -> None:
+    backend = checkpoint(folder).open(CONFIG, quiet)
+    where = Path(built[0].settings["model"])
+    assert where.exists()
+    backend.close()
+    backend.close()
+    assert built[0].ended == 1
+    assert not where.exists()
+    with pytest.raises(UsageError, match="closed"):
+        backend.generate([request((5,))])
+
+
+def test_a_step_holds_a_token_of_every_sequence(folder: str, built: list[FakeLLM]) -> None:
+    config = EngineConfig(max_batch_size=4, max_seq_length=32, prefill_tokens=3)
+    with pytest.raises(UsageError, match="--prefill-tokens 3 is less than --max-batch-size 4"):
+        checkpoint(folder).open(config, quiet)
+    assert built == []
+
+
+def test_what_its_engine_logs_is_told_where_it_dies(
+    folder: str,
+    built: list[FakeLLM],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As vLLM does: its config of logging is read from a file, its engine's traceback logged."""
+    vllm = sys.modules["vllm"]
+    made, seen = vllm.LLM, []
+
+    def llm(**settings: Any) -> FakeLLM:
+        seen.append(os.environ["VLLM_WORKER_MULTIPROC_METHOD"])
+        dictConfig(json.loads(Path(os.environ["VLLM_LOGGING_CONFIG_PATH"]).read_text()))
+        return made(**settings)
+
+    monkeypatch.setattr(vllm, "LLM", llm)
+    for name in ("VLLM_WORKER_MULTIPROC_METHOD", "VLLM_LOGGING_CONFIG_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    backend = checkpoint(folder).open(CONFIG, quiet)
+    assert seen == ["spawn"]
+    assert "VLLM_LOGGING_CONFIG_PATH" not in os.environ
+    try:
+        raise MemoryError
+    except MemoryError as error:
+        told = RuntimeError("CUDA out of memory. Tried to allocate 9 GiB\nmore")
+        told.__cause__ = error
+        logging.getLogger("vllm.v1").error("EngineCore failed to start.", exc_info=told)
+    built[0].died = True
+    with pytest.raises(NotEnoughMemory) as caught:
+        backend.generate([request((5,))])
+    assert caught.value.message == "vllm: RuntimeError: CUDA out of memory. Tried to allocate 9 GiB"
+    out, err = capsys.readouterr()
+    assert (out, "EngineCore failed to start." in err) == ("", True)
+    backend.close()
+
+
+@pytest.mark.parametrize("variable", ["VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_CONFIG_PATH"])
+def test_a_users_own_logging_stays(
+    folder: str, built: list[FakeLLM], monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "0")
+    seen: list[str | None] = []
+    made = sys.modules["vllm"].LLM
+
+    def llm(**settings: Any) -> FakeLLM:
+        seen.append(os.environ.get("VLLM_LOGGING_CONFIG_PATH"))
+        return made(**settings)
+
+    monkeypatch.setattr(sys.modules["vllm"], "LLM", llm)
+    checkpoint(folder).open(CONFIG, quiet)
+    assert seen == [os.environ.get("VLLM_LOGGING_CONFIG_PATH")]
+    assert os.environ[variable] == "0"
+
+
+def test_of_a_multimodal_checkpoint_the_text_model_is_taken(
+    tmp_path: Path, built: list[FakeLLM]
+) -> None:
+    folder = save_tiny("gemma4", tmp_path)
+    text = json.loads((folder / "config.json").read_text())
+    whole = {"model_type": "gemma4", "dtype": "bfloat16", "text_config": text, "vision_config": {}}
+    (folder / "config.json").write_text(json.dumps(whole))
+    checkpoint(str(folder)).open(CONFIG, quiet)
+    assert built[0].settings["language_model_only"] is True
+    assert built[0].config_json["model_type"] == "gemma4_text"
+
+
+def test_its_decode_cost_is_that_of_the_shapes(folder: str, built: list[FakeLLM]) -> None:
+    dense = load_checkpoint("flex", ModelOptions(model=folder, load_format="dummy", device="cpu"))
+    own, shapes = checkpoint_cost(dense), checkpoint_cost(checkpoint(folder, dtype="float32"))
+    assert own == shapes
+    assert checkpoint_cost(checkpoint(folder)).weight_bytes * 2 == own.weight_bytes

@@ -185,7 +185,8 @@ def test_text_is_utf8_whatever_the_locale() -> None:
     assert process.communicate(timeout=60)[0] == "<USER>É\n"
 
 
-def test_sigterm_keeps_finished_results(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_keeps_finished_results(tmp_path: Path, number: int) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines = [{"prompt": "a", "id": "one"}, {"prompt": "wait"}, {"prompt": "c", "id": "three"}]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -193,7 +194,7 @@ def test_sigterm_keeps_finished_results(tmp_path: Path) -> None:
     assert process.stderr is not None
     while process.stderr.readline() != "waiting\n":
         assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, rest = process.communicate(timeout=60)
     assert (process.returncode, "Traceback" in rest) == (143, False)
     assert rest.splitlines()[-1] == "terminated (--resume makes the rest)"
@@ -207,7 +208,8 @@ from flexinfer.cli.terminal.failures import guard
 from flexinfer.cli.terminal.signals import terminable
 
 def terminate():
-    os.kill(os.getpid(), signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        os.kill(os.getpid(), number)
 
 def work():
     try:

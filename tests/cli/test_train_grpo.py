@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flexinfer.tasks.grpo import setup
 from tests.support.grpo_runs import few_sums
 
 SHORT = (
@@ -180,6 +181,10 @@ def test_files_may_lie_in_the_folder_that_is_made(command: Any, tmp_path: Path) 
         (["--config", "nosuch.yaml"], 2, "--config nosuch.yaml cannot be read"),
         (["--stats-path", "/nosuch/s.json"], 1, "the folder does not exist"),
         (["--report", "page.txt"], 2, "--report"),
+        (["--report", "/nosuch/page.html"], 1, "the folder does not exist"),
+        (["--report", ""], 2, "--report is empty"),
+        (["--stats-path", " "], 2, "--stats-path is empty"),
+        (["--output-dir", ""], 2, "--output-dir is empty"),
         (["--max-seq-length", "10"], 2, "--max-seq-length 10 does not hold"),
         (["--max-prompt-length", "3"], 2, "--max-prompt-length 3: every prompt"),
         (["--rollout", "vllm"], 3, "vllm"),
@@ -196,8 +201,11 @@ def test_bad_input_is_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_back_end_that_cannot_run_leaves_no_folder(command: Any, tmp_path: Path) -> None:
-    """It learns so by its first rollout, of held-out problems or of the first step."""
+def test_a_back_end_that_cannot_run_leaves_no_folder(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that learns so by its first rollout, of held-out problems or of the first step."""
+    monkeypatch.setattr(setup, "check_module", lambda *asked: None)  # it would be told ahead
     run, page = tmp_path / "new" / "run", tmp_path / "page.html"
     words = ("--rollout", "hf-cb", "--output-dir", str(run), "--report", str(page))
     for held_out in ("4", "0"):

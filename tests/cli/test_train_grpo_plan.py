@@ -123,11 +123,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refused_alike(command: Any, words: Sequence[str]) -> str:
+def refused_alike(command: Any, words: Sequence[str], code: int = 2) -> str:
     """Return what the run says, and its plan, too, with the same exit code and no data."""
     run, plan = command(*ONE_STEP, *words), command(*ONE_STEP, "--dry-run", *words)
     assert (run.exit_code, run.stderr, run.stdout) == (plan.exit_code, plan.stderr, plan.stdout)
-    assert (run.exit_code, run.stdout) == (2, "")
+    assert (run.exit_code, run.stdout) == (code, "")
     said: str = run.stderr
     return said
 

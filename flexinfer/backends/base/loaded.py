@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedModel
 
+from flexinfer.attention.spec import LayerSpec
+from flexinfer.models.catalog import build_decoder
 from flexinfer.weights.load import LoadedModel
 
 
@@ -43,3 +46,7 @@ class LoadedCheckpoint:
         module: Any = self.loaded.module
         assert isinstance(module, PreTrainedModel)
         return module
+
+    def outline(self) -> tuple[PreTrainedModel, Sequence[LayerSpec]]:
+        """Return the module itself and its layers."""
+        return self.module, build_decoder(self.module).specs

@@ -15,6 +15,7 @@ from flexinfer.engine.requests.outputs import EngineStats, Request, RequestOutpu
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from flexinfer.attention.spec import LayerSpec
     from flexinfer.weights.adapters.adapter import Adapter
 
 
@@ -99,6 +100,13 @@ class Checkpoint(Protocol):
     @property
     def module(self) -> PreTrainedModel | None:
         """The Hugging Face module behind it, or None where the back end shows none."""
+        ...
+
+    def outline(self) -> tuple[PreTrainedModel, Sequence[LayerSpec]]:
+        """Return a module of the weights' shapes and dtypes, maybe on the meta device; its layers.
+
+        A 4-bit weight without memory has the shape of what it stands for.
+        """
         ...
 
     def open(self, config: EngineConfig, report: Report) -> Backend:

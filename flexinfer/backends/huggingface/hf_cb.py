@@ -75,7 +75,6 @@ class HfCbBackend(ModuleBackend):
             *super()._said(module),
             f"generate: transformers' continuous batching, its manager {kept}",
             *(() if self.options.attn_impl else (SWITCHES,)),
-            RECOMPUTED,
         )
 
     def _refusal(self, request: Request) -> str | None:
@@ -110,7 +109,9 @@ class HfCbBackend(ModuleBackend):
                     module, session, wanted, lambda n: self._report("generating", n, len(samples))
                 )
             self._count(served, wanted, call)
-            self.notices = tuple(dict.fromkeys((*self.notices, served.said(lender.on_gpu))))
+            cut = kind_of(group[0].params) == SamplerKind.TRUNCATED
+            said = (served.said(lender.on_gpu), *((RECOMPUTED,) if cut else ()))
+            self.notices = tuple(dict.fromkeys((*self.notices, *said)))
             for one, sample in zip(wanted, group, strict=True):
                 self._replay(lender.module, sample, served.results[one.key], call)
 

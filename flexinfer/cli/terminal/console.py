@@ -8,6 +8,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from flexinfer.cli.terminal.screen import screen
 from flexinfer.errors import WriteFailed
 
 if TYPE_CHECKING:
@@ -111,11 +112,10 @@ class Console:
     def _show_bar(self, stage: str, done: int, total: int) -> None:
         """Draw the bar, or move it on."""
         if self._progress is None:
-            from rich.console import Console as Screen
             from rich.progress import Progress
 
             self._progress = Progress(
-                console=Screen(stderr=True),
+                console=screen(),
                 transient=True,
                 redirect_stdout=False,
                 redirect_stderr=False,

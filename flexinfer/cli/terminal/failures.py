@@ -44,7 +44,7 @@ def guard(action: Callable[[], int], debug: bool) -> int:
         say_failure(failure.message, failure.hint)
         return failure.exit_code
     finally:
-        _settle_stdout()
+        _settle_streams()
 
 
 def say_failure(message: str, hint: str | None = None) -> None:
@@ -63,14 +63,15 @@ def explain(error: Exception) -> Failure:
     return _usage(error) if isinstance(error, USAGE) else failure_of(error)
 
 
-def _settle_stdout() -> None:
-    """Point a stdout that takes nothing more nowhere, or the interpreter's last flush complains."""
-    if sys.stdout is None:
-        return
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _settle_streams() -> None:
+    """Point what takes nothing more nowhere, or the interpreter's last flush fails and is told."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _usage(error: Any) -> Failure:

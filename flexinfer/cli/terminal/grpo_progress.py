@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from flexinfer.cli.terminal.console import Console, say
+from flexinfer.cli.terminal.screen import screen
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -79,7 +80,6 @@ class StepScreen:
 
     def __init__(self, max_steps: int) -> None:
         """Start drawing."""
-        from rich.console import Console as Screen
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
@@ -89,7 +89,7 @@ class StepScreen:
             TimeRemainingColumn,
         )
 
-        self._screen = Screen(stderr=True)
+        self._screen = screen()
         self._bar = Progress(
             TextColumn("step"),
             BarColumn(),

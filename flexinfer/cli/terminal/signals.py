@@ -1,36 +1,38 @@
-"""SIGTERM and Ctrl-C end a command alike: what is finished is kept, nothing is said twice."""
+"""SIGTERM, SIGHUP and Ctrl-C end a command alike: what is finished is kept, nothing said twice."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from flexinfer.errors import FlexinferError
 
+_Handler = Callable[[int, FrameType | None], None] | signal.Handlers
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came."""
+    """SIGTERM came, or SIGHUP: the terminal or the connection to it is gone."""
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raise Terminated where SIGTERM comes, unless whoever started the process had it ignored.
+    """Raise Terminated where SIGTERM or SIGHUP comes, unless it is ignored as by nohup(1).
 
-    A further one is ignored, since timeout(1) sends two; Ctrl-C or SIGKILL end what hangs then.
+    Further ones are ignored, since timeout(1) sends two; Ctrl-C or SIGKILL end what hangs then.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGTERM, _raise)
+    _change(signal.SIG_DFL, _raise)
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGTERM) is _raise:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _change(_raise, signal.SIG_DFL)
 
 
 @contextmanager
@@ -63,5 +65,12 @@ def interruptible() -> Iterator[None]:
 
 def _raise(number: int, frame: FrameType | None) -> None:
     """End the work."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _change(_raise, signal.SIG_IGN)
     raise Terminated
+
+
+def _change(before: _Handler, after: _Handler) -> None:
+    """Handle the signals that end a command by `after`, where they were handled by `before`."""
+    for number in _ENDING:
+        if signal.getsignal(number) is before:
+            signal.signal(number, after)

@@ -78,9 +78,10 @@ def run_bench(
     """Measure every back end at every batch size and length, over weights in every form.
 
     Several back ends or forms of weights run one after the other, each in a fresh process (see
-    lanes.child), and what fails there becomes rows with their `error`. A single one runs in this
-    process: in a sweep a batch size that fails becomes a row too, and what nobody foresaw ends the
-    run as `ended_by`. `notice` hears what runs and why, before it is measured; `debug` shows the
+    lanes.child), and what fails there becomes rows with their `error`. So does vLLM alone: what it
+    starts writes to stdout as it likes. Any other one alone runs in this process: in a sweep a
+    batch size that fails becomes a row too, and what nobody foresaw ends the run as `ended_by`.
+    `notice` hears what runs and why, before it is measured; `debug` shows the
     traceback of what becomes a row's error. Raises UsageError, EnvironmentUnfit or NotEnoughMemory
     where the only row fails, WriteFailed where `stats_path`, `report_file` or `trace_path` cannot
     be written later, and anything that came before a row was finished.
@@ -153,7 +154,7 @@ def _rows(
     where: Callable[[Mapping[str, Any]], None],
 ) -> Iterator[BenchResult]:
     """Yield the rows of every lane as they are finished; `where` hears of the environment."""
-    if len(lanes) > 1 and rig.apart:
+    if rig.apart and (len(lanes) > 1 or lanes[0].backend == "vllm"):
         for lane in lanes:
             listener.notice(f"measuring {lane.name}")
             yield from child_rows(lane, listener, where)

@@ -52,8 +52,9 @@ def run_drift(
         for line in threads:
             notice(line)
         found = judged(loaded, engine_config, config, prompts, rig, report, notice)
+    assert loaded.adapter is not None
     settings: dict[str, Any] = {
-        "model": asdict(options),
+        "model": asdict(options) | {"adapter": str(loaded.adapter.source)},
         "engine": asdict(engine_config),
         "drift": asdict(config),
     }

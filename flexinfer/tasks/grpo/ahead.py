@@ -1,4 +1,7 @@
-"""All that is refused before a model is loaded: by a run, and in the same words by --dry-run."""
+"""All that is refused before a model is loaded: by a run, and in the same words by --dry-run.
+
+What needs no library is looked at first: torch, transformers and TRL take seconds to import.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,23 @@ from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.tasks.grpo import processes
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.extras import need
-from flexinfer.tasks.grpo.names import check_names, check_unheard
+from flexinfer.tasks.grpo.extras import check_there, need
+from flexinfer.tasks.grpo.names import check_names, check_own_names, check_unheard
+from flexinfer.tasks.grpo.positions import check_any_room
 from flexinfer.tasks.grpo.problems.digest import digest
 from flexinfer.tasks.grpo.problems.hub import HUB_SETS
 from flexinfer.tasks.grpo.problems.table import as_dataset
 from flexinfer.tasks.grpo.rewards.choose import choose_rewards
-from flexinfer.tasks.grpo.saved.checkpoints import check_outputs, found
+from flexinfer.tasks.grpo.saved.checkpoints import found
 from flexinfer.tasks.grpo.saved.folder import check_unlocked
+from flexinfer.tasks.grpo.saved.outputs import check_outputs
+from flexinfer.tasks.grpo.saved.whole import step_of
 from flexinfer.tasks.grpo.work import Work, check_enough, work_of
 from flexinfer.weights.families import check_transformers
+from flexinfer.weights.names import resolve
 
-EXTRA = "grpo"
+WANTED_BY, EXTRA = "train-grpo", "grpo"
+TRAINS = ("trl", "datasets", "accelerate")
 
 
 class Ahead(NamedTuple):
@@ -34,12 +42,10 @@ class Ahead(NamedTuple):
     data: str
     last: Path | None
 
-
-def check_installed() -> None:
-    """Raise EnvironmentUnfit where a package that trains is missing or too old."""
-    check_transformers()
-    for module in ("trl", "datasets", "accelerate"):
-        need(module, "train-grpo", EXTRA)
+    @property
+    def done(self) -> int:
+        """The optimizer steps that were taken before."""
+        return 0 if self.last is None else step_of(self.last)
 
 
 def look_ahead(
@@ -56,9 +62,11 @@ def look_ahead(
     _check_settings(options, engine, config, rollout_options)
     work = work_of(config)
     check_enough(work.problems, config, processes.count())  # some may be too long, besides
-    as_dataset(work.problems.name, work.problems.rows)  # whether a table can hold them
     data = digest(work.problems)
-    return Ahead(work, data, _last(options, config, data, notice))
+    last = _last(options, config, data, notice)
+    _check_libraries(config)
+    as_dataset(work.problems.name, work.problems.rows)  # whether a table can hold them
+    return Ahead(work, data, last)
 
 
 def plan_ahead(
@@ -75,6 +83,7 @@ def plan_ahead(
     if config.reward:
         choose_rewards(config.reward)
     _last(options, config, None, notice)
+    _check_libraries(config)
     return None
 
 
@@ -84,11 +93,24 @@ def _check_settings(
     config: GrpoConfig,
     rollout_options: RolloutOptions,
 ) -> None:
-    """Check all that needs no problems."""
+    """Check all that needs neither problems nor libraries, but that these are there."""
+    check_transformers()
+    for module in TRAINS:
+        check_there(module, WANTED_BY, EXTRA)
+    resolve(options.model)
     check_outputs(config)
-    check_names(config)
+    check_own_names(config)
     check_unheard(options, engine, config)
     rollout_options.check(config.rollout)
+    assert config.max_completion_length is not None
+    check_any_room(config.max_completion_length, engine.max_seq_length)
+
+
+def _check_libraries(config: GrpoConfig) -> None:
+    """Check the names that transformers knows, then that what trains can be imported."""
+    check_names(config)
+    for module in TRAINS:
+        need(module, WANTED_BY, EXTRA)
 
 
 def _last(

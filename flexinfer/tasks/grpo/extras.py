@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from typing import Any
 
 from flexinfer.errors import EnvironmentUnfit, install_hint, one_line
+
+
+def check_there(module: str, wanted_by: str, extra: str) -> None:
+    """Raise EnvironmentUnfit as `need` does where `module` is not there; nothing is imported."""
+    if find_spec(module) is None:
+        raise _missing(module, wanted_by, extra, "is not installed")
 
 
 def need(module: str, wanted_by: str, extra: str) -> Any:
@@ -18,6 +25,9 @@ def need(module: str, wanted_by: str, extra: str) -> Any:
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         said = "is not installed" if missing else f"cannot be imported: {one_line(error)}"
-        raise EnvironmentUnfit(
-            f"{wanted_by} needs {module}, which {said}", hint=install_hint(extra)
-        ) from error
+        raise _missing(module, wanted_by, extra, said) from error
+
+
+def _missing(module: str, wanted_by: str, extra: str, said: str) -> EnvironmentUnfit:
+    """Return what to raise."""
+    return EnvironmentUnfit(f"{wanted_by} needs {module}, which {said}", hint=install_hint(extra))

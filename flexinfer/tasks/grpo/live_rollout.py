@@ -11,10 +11,11 @@ from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.backends.live import open_live
 from flexinfer.config import ChatTemplate, EngineConfig, LoraMode, ModelOptions
 from flexinfer.errors import UsageError
+from flexinfer.tasks.grpo.encode import encoder
 from flexinfer.tasks.grpo.problems.problem_set import Prompt
 from flexinfer.tasks.grpo.processes import own_seed
 from flexinfer.tasks.grpo.rollout import Rollout
-from flexinfer.tasks.grpo.setup import encoder, with_room
+from flexinfer.tasks.grpo.setup import with_room
 from flexinfer.weights.load import adopt
 
 

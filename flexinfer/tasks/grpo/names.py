@@ -6,28 +6,40 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import fields
 
+from flexinfer.backends.base.options import OF_MODULE
 from flexinfer.backends.choose import BACKENDS
 from flexinfer.config import EngineConfig, ModelOptions, SamplingParams
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.extras import need
-from flexinfer.tasks.grpo.training.correction import LOSSES
+from flexinfer.tasks.grpo.extras import check_there, need
+
+LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo")
+"""TRL's losses that an importance weight of the advantages corrects; vespo's takes it otherwise."""
+
+
+def check_own_names(config: GrpoConfig) -> None:
+    """Raise UsageError for a back end or loss that nobody knows, OutOfRange for wrong sampling.
+
+    And EnvironmentUnfit for a back end that is not installed; no library is imported.
+    """
+    _one_of("--rollout", config.rollout, BACKENDS)
+    _one_of("--loss-type", config.loss_type, LOSSES)
+    sampling = ("temperature", "top_p", "top_k", "min_p")
+    SamplingParams(**{name: getattr(config, name) for name in sampling})
+    if config.rollout == "vllm":
+        check_there("vllm", "--rollout vllm", "vllm")
 
 
 def check_names(config: GrpoConfig) -> None:
-    """Raise UsageError for a name that nobody knows, EnvironmentUnfit for what is not installed.
+    """Raise UsageError for a name that transformers does not know.
 
-    And OutOfRange for sampling that cannot be.
+    And EnvironmentUnfit for what is not installed, or cannot be imported.
     """
     from transformers import SchedulerType
     from transformers.training_args import OptimizerNames
 
-    _one_of("--rollout", config.rollout, BACKENDS)
     _one_of("--optim", config.optim, [name.value for name in OptimizerNames])
     _one_of("--lr-scheduler", config.lr_scheduler, [name.value for name in SchedulerType])
-    _one_of("--loss-type", config.loss_type, LOSSES)
-    sampling = ("temperature", "top_p", "top_k", "min_p")
-    SamplingParams(**{name: getattr(config, name) for name in sampling})
     if config.report_to not in (None, "none", "all"):
         _check_tracker(config.report_to)
     if config.rollout == "vllm":
@@ -41,7 +53,16 @@ def check_names(config: GrpoConfig) -> None:
 
 
 def check_unheard(options: ModelOptions, engine: EngineConfig, config: GrpoConfig) -> None:
-    """Raise UsageError for a setting of this package's engine, or scoring, with TRL's vLLM."""
+    """Raise UsageError for a setting of this package's engine, or scoring, with TRL's vLLM.
+
+    And for merged weights where the Hugging Face module itself rolls out.
+    """
+    if config.rollout in OF_MODULE and options.lora_mode == "merged":
+        raise UsageError(
+            f"--lora-mode merged means nothing to {config.rollout}: the module runs its adapter "
+            "beside it",
+            hint="leave --lora-mode out",
+        )
     if config.rollout != "vllm":
         return
     default, own = EngineConfig(), {"max_batch_size", "max_seq_length", "seed"}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flexinfer.tasks.grpo.rollout import Times
 
 T = TypeVar("T")
+_LAUNCHER = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 def count() -> int:
@@ -39,6 +40,16 @@ def sharing(device: str) -> int:
 def is_first() -> bool:
     """Tell whether this process is the one that speaks and writes."""
     return rank() == 0
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Hide a launcher's variables: who only plans does not meet the other processes."""
+    kept = {name: os.environ.pop(name) for name in _LAUNCHER if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
 
 
 def _of_launcher(name: str, default: int) -> int:

@@ -50,56 +50,43 @@ def run_grpo(
     UsageError, EnvironmentUnfit or NotEnoughMemory where it cannot be done, and KeyboardInterrupt
     once a checkpoint of the last whole step is saved.
     """
-    from flexinfer.tasks.grpo.ahead import check_installed, look_ahead
+    from flexinfer.tasks.grpo.ahead import look_ahead
 
-    check_installed()
-    from flexinfer.tasks.grpo.processes import joined
-    from flexinfer.tasks.grpo.records.log import Log
-    from flexinfer.tasks.grpo.records.report import write_page
-    from flexinfer.tasks.grpo.records.rollouts_file import NAME, RolloutsFile
-    from flexinfer.tasks.grpo.saved.checkpoints import begin, found
-    from flexinfer.tasks.grpo.saved.folder import made
-    from flexinfer.tasks.grpo.saved.unbegun import files_unmade, folder_unmade
-    from flexinfer.tasks.grpo.saved.whole import step_of
-    from flexinfer.tasks.grpo.setup import assemble
-    from flexinfer.tasks.grpo.training.interrupts import undisturbed
-    from flexinfer.weights.load import load
-
-    started_at, config = now(), config.filled(options.model)
-    first = is_first()
-    if not first:
+    if not is_first():
         report, notice, on_step = quiet, lambda line: None, lambda record: None
-    work, data, last = look_ahead(options, engine_config, config, rollout_options, notice)
-    done = 0 if last is None else step_of(last)
+    started_at, config = now(), config.filled(options.model)
+    ahead = look_ahead(options, engine_config, config, rollout_options, notice)
+    from flexinfer.tasks.grpo.records.log import Log
+    from flexinfer.tasks.grpo.start import begin_files, set_up
+
     with ExitStack() as stack:
-        if first:
-            stack.enter_context(folder_unmade(config.output_dir))  # the trainer may make it
-        stack.enter_context(joined(options.device))
-        loaded = load(replace(options, lora_mode=None), report)  # the adapter comes later
-        parts = assemble(
-            loaded, work, options, engine_config, config, rollout_options, report, stack, widen
-        )
+        parts = set_up(options, engine_config, config, rollout_options, ahead, report, stack, widen)
         for line in parts.notices:
             notice(line)
-        head = _going_on(_head(options, rollout_options, parts, started_at), config, done, notice)
-        rollouts = None
-        if first:
-            stack.enter_context(made(config.output_dir))
-            stack.enter_context(files_unmade(config))
-            found(options, config, data)  # again: another run may have ended meanwhile
-            begin(options, config, data)
-            rollouts = stack.enter_context(RolloutsFile(config.output_dir / NAME, done))
+        head = _head(options, rollout_options, parts, started_at)
+        head = _going_on(head, config, ahead.done, notice)
+        rollouts = begin_files(options, config, ahead, stack)
         log = Log(head, rollouts, config.stats_file, on_step, notice)
-        page = config.report if first else None
-        try:
-            _train(parts, config, log, last, notice)
-        except BaseException as error:
-            _tell_despite(error, log, page, notice)
-            raise
-        if page is not None:
-            with undisturbed():
-                write_page(page, log.report)
+        _train_and_tell(parts, config, log, ahead.last, notice)
     return log.report
+
+
+def _train_and_tell(
+    parts: Parts, config: GrpoConfig, log: Log, last: Path | None, notice: Callable[[str], None]
+) -> None:
+    """Train, and write the page however that ends."""
+    from flexinfer.tasks.grpo.records.report import write_page
+    from flexinfer.tasks.grpo.training.interrupts import undisturbed
+
+    page = config.report if is_first() else None
+    try:
+        _train(parts, config, log, last, notice)
+    except BaseException as error:
+        _tell_despite(error, log, page, notice)
+        raise
+    if page is not None:
+        with undisturbed():
+            write_page(page, log.report)
 
 
 def _tell_despite(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,20 +17,19 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.backends.live import open_live
 from flexinfer.config import EngineConfig, ModelOptions, Report
-from flexinfer.engine.requests.chat import encode_chat, encode_raw
 from flexinfer.engine.requests.limits import known_positions
-from flexinfer.errors import UsageError
 from flexinfer.tasks.grpo import processes
 from flexinfer.tasks.grpo.arguments import checked
 from flexinfer.tasks.grpo.config import GrpoConfig
+from flexinfer.tasks.grpo.encode import encoder
 from flexinfer.tasks.grpo.plan.beside import fitted_beside
-from flexinfer.tasks.grpo.positions import check_positions
-from flexinfer.tasks.grpo.problems.held_out import first_held_out
-from flexinfer.tasks.grpo.problems.length import within_length
-from flexinfer.tasks.grpo.problems.problem_set import Encode, Problems, Prompt, Row
+from flexinfer.tasks.grpo.positions import check_positions, check_room
+from flexinfer.tasks.grpo.problems.fitting import fitting, longest_of
+from flexinfer.tasks.grpo.problems.problem_set import Encode, Problems, Row
 from flexinfer.tasks.grpo.problems.table import as_dataset
 from flexinfer.tasks.grpo.rewards.sample import RewardFunc
 from flexinfer.tasks.grpo.rollout import Rollout
+from flexinfer.tasks.grpo.served import check_module
 from flexinfer.tasks.grpo.stages import Stages
 from flexinfer.tasks.grpo.training.correction import Correction
 from flexinfer.tasks.grpo.training.trainer import OnPolicyGRPOTrainer
@@ -39,8 +38,7 @@ from flexinfer.weights.adapters.check import NO_EFFECT
 from flexinfer.weights.load import LoadedModel
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parts:
+class Parts(NamedTuple):
     """A run that is ready to begin; `rollout` is None where TRL rolls out itself (vLLM).
 
     `stages` hears what the rollout's back end reports; `engine` is what it was opened with, and in
@@ -56,19 +54,6 @@ class Parts:
     config: GrpoConfig
     trainer: OnPolicyGRPOTrainer
     notices: tuple[str, ...]
-
-
-def encoder(loaded: LoadedModel, options: ModelOptions) -> Encode:
-    """Return how prompts become token ids: as `generate` does it, chats through the template."""
-    module: Any = loaded.module
-    family = str(module.config.model_type)
-
-    def encode(prompt: Prompt) -> Sequence[int]:
-        if isinstance(prompt, str):
-            return encode_raw(loaded.tokenizer, prompt)
-        return encode_chat(loaded.tokenizer, prompt, options.chat_template, family)
-
-    return encode
 
 
 def adapted(loaded: LoadedModel, config: GrpoConfig) -> nn.Module:
@@ -91,17 +76,11 @@ def with_room(
     engine: EngineConfig, new_tokens: int, rows: Iterable[Row], encode: Encode, loaded: LoadedModel
 ) -> EngineConfig:
     """Return the engine's settings with room for every prompt's completion; raises UsageError."""
-    prompt = max(len(encode(row["prompt"])) for row in rows)
+    prompt = longest_of(rows, encode)
     module: Any = loaded.module
     check_positions(prompt, new_tokens, known_positions(module.config.to_dict()), loaded.name)
-    longest = prompt + new_tokens
-    if engine.max_seq_length is not None and engine.max_seq_length < longest:
-        raise UsageError(
-            f"--max-seq-length {engine.max_seq_length} does not hold the longest prompt and "
-            f"--max-completion-length {new_tokens}, which need {longest}",
-            hint="raise it, or lower --max-prompt-length",
-        )
-    return replace(engine, max_seq_length=engine.max_seq_length or longest)
+    check_room(prompt, new_tokens, engine.max_seq_length)
+    return replace(engine, max_seq_length=engine.max_seq_length or prompt + new_tokens)
 
 
 def assemble(
@@ -120,9 +99,9 @@ def assemble(
     With `widen` the batch of `engine` may grow for held-out problems (see plan.scoring). Raises
     UsageError, EnvironmentUnfit or NotEnoughMemory as its parts do.
     """
-    encode = encoder(loaded, options)
-    fitting = within_length(work.problems, encode, config.max_prompt_length)
-    problems = first_held_out(fitting, config.eval_size)
+    check_module(loaded.module, config.rollout, rollout_options)
+    encode, stages = encoder(loaded, options), Stages(report)
+    problems = fitting(work.problems, encode, config)
     check_enough(problems, config, processes.count())
     model = adapted(loaded, config)
     assert config.max_completion_length is not None
@@ -130,27 +109,19 @@ def assemble(
     engine = with_room(engine, config.max_completion_length, every, encode, loaded)
     held_out = len(problems.held_out) if widen else 0
     engine, config, fits = fitted_beside(options, engine, config, held_out, processes.count())
-    notices, rollout, stages = loaded.notices, None, Stages(report)
+    rollout, notices = None, loaded.notices
     if config.rollout != "vllm":
         backend = open_live(
             config.rollout, loaded, model, engine, rollout_options, options.lora_mode, stages
         )
         stack.enter_context(closing(backend))
-        # a fresh adapter changes nothing yet, as it should: that is no news
-        notices = tuple(line for line in backend.notices if line != NO_EFFECT)
         seed = processes.own_seed(config.seed, processes.rank())
         rollout = Rollout(backend, encode, seed, config.sleep)
-    return Parts(
-        loaded=loaded,
-        problems=problems,
-        encode=encode,
-        rollout=rollout,
-        stages=stages,
-        engine=engine,
-        config=config,
-        trainer=_trainer(loaded, model, problems, work.rewards, config, rollout),
-        notices=(*notices, *problems.notices, *said(config, problems), *fits),
-    )
+        # a fresh adapter changes nothing yet, as it should: that is no news
+        notices = tuple(line for line in backend.notices if line != NO_EFFECT)
+    trainer = _trainer(loaded, model, problems, work.rewards, config, rollout)
+    said_of = (*notices, *problems.notices, *said(config, problems), *fits)
+    return Parts(loaded, problems, encode, rollout, stages, engine, config, trainer, said_of)
 
 
 def said(config: GrpoConfig, problems: Problems) -> tuple[str, ...]:

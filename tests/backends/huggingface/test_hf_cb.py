@@ -59,6 +59,13 @@ def test_log_probabilities_are_the_modules_own(family: str, adapted: bool) -> No
                 assert_own(model, prompt, completion, params)
 
 
+def test_the_forward_for_what_truncation_kept_is_told_where_it_is_done() -> None:
+    backend = live("hf-cb", tiny("qwen3"))
+    for params, told in (({"temperature": 1.0}, 0), ({"top_p": 0.5}, 0), ({"min_p": 0.1}, 1)):
+        backend.generate(requests(2, **{"temperature": 1.0 if "min_p" in params else 0.0} | params))
+        assert sum("one more forward" in line for line in backend.notices) == told
+
+
 def test_a_greedy_request_beside_sampled_ones_is_greedy() -> None:
     asked = [
         request(PROMPTS[0], max_new_tokens=6, temperature=1.0, seed=1, n=2),

@@ -136,6 +136,21 @@ def test_a_file_of_another_schema_is_refused(before: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("where", "name"), [("results", "model_name"), ("bench", "seed"), ("", "schema_version")]
+)
+def test_what_a_file_says_does_not_steer_a_terminal(before: str, where: str, name: str) -> None:
+    document, evil = json.loads(Path(before).read_text()), "\x1b[2J\u009bevil\n\u202e"
+    rows = document["results"] if where == "results" else [document]
+    for row in [document["config"]["bench"]] if where == "bench" else rows:
+        row[name] = evil
+    Path(before).write_text(json.dumps(document))
+    with pytest.raises(UsageError) as caught:
+        run(1.0, baseline=before)
+    assert r"\x1b[2J\x9bevil\n\u202e" in caught.value.message
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("{", "is not JSON"),

@@ -12,7 +12,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import flexinfer.assets
 from flexinfer.models.catalog import build_decoder
-from flexinfer.tasks.roofline import LayerRead, StepCost, copy_bandwidth, decode_bytes, step_cost
+from flexinfer.tasks.roofline import (
+    LayerRead,
+    StepCost,
+    bandwidth_apart,
+    copy_bandwidth,
+    decode_bytes,
+    step_cost,
+)
 from flexinfer.tasks.workload import workload
 from tests.support.tiny import FAMILIES, VOCAB
 
@@ -117,3 +124,21 @@ def test_a_step_reads_its_context_with_the_token_it_computes() -> None:
 
 def test_no_bandwidth_without_cuda() -> None:
     assert copy_bandwidth("cpu") is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there it is measured")
+def test_nor_in_a_process_of_its_own() -> None:
+    assert bandwidth_apart() is None
+
+
+def test_a_packed_weight_without_memory_counts_half_a_byte() -> None:
+    class Params4bit(torch.nn.Parameter):
+        """As bitsandbytes names it."""
+
+    with torch.device("meta"):
+        module = FAMILIES["qwen3"]()
+    specs = build_decoder(module).specs
+    whole = step_cost(module, specs).weight_bytes
+    old = module.model.layers[0].mlp.up_proj.weight
+    module.model.layers[0].mlp.up_proj.weight = Params4bit(old.detach(), requires_grad=False)
+    assert step_cost(module, specs).weight_bytes == whole - old.numel() * 4 + old.numel() // 2

@@ -10,6 +10,8 @@ import pytest
 
 from flexinfer.config import EngineConfig
 from flexinfer.engine.requests.outputs import RequestOutput
+from flexinfer.tasks.bench.measure.rows import AFTERWARDS
+from flexinfer.tasks.bench.result import BenchResult
 from flexinfer.tasks.roofline import LayerRead, StepCost
 from tests.support.fake_backend import (
     FakeBackend,
@@ -35,6 +37,53 @@ def shorten(*calls: int) -> Any:
         return outs
 
     return tamper
+
+
+@pytest.mark.parametrize(("backend", "apart"), [("vllm", True), ("flex", False)])
+def test_vllm_alone_has_a_process_of_its_own_too(
+    backend: str, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = []
+
+    def child_rows(lane: Any, listener: Any, environment: Any) -> list[BenchResult]:
+        children.append(lane.backend)
+        environment({})
+        return [replace(blank, error="ended") for blank in lane.blanks]
+
+    monkeypatch.setattr("flexinfer.tasks.bench.run.child_rows", child_rows)
+    monkeypatch.setattr("flexinfer.tasks.bench.config.check_backend", lambda name: None)
+    rig, _ = fake_rig()
+    run(replace(rig, apart=True), small(backends=(backend,)))
+    assert children == ([backend] if apart else [])
+
+
+def test_a_bandwidth_of_another_process_is_measured_once_and_late() -> None:
+    rig, held = fake_rig(cost=StepCost(10**6, ()))
+    held.device = "elsewhere"
+    measured: list[bool] = []
+
+    def bandwidth() -> float:
+        measured.append(all(backend.closed for backend in held.opened))
+        return 1e9
+
+    report = run(replace(rig, bandwidth_apart=bandwidth), small(batch_sizes=(1, 2)))
+    assert measured == [True]
+    for row in report.results:
+        assert row.roofline is not None
+        assert row.roofline.copy_gb_per_s == 1.0
+        assert AFTERWARDS in row.notices
+
+
+def test_a_bandwidth_that_cannot_be_measured_late_is_said() -> None:
+    rig, held = fake_rig(cost=StepCost(10**6, ()))
+    held.device = "elsewhere"
+
+    def bandwidth() -> float:
+        raise RuntimeError("CUDA error: out of memory")
+
+    row = run(replace(rig, bandwidth_apart=bandwidth)).results[0]
+    assert (row.error, row.roofline, row.roofline_pct) == (None, None, None)
+    assert any("no roofline: " in line and "out of memory" in line for line in row.notices)
 
 
 def test_rates_are_of_one_round_each() -> None:

@@ -119,6 +119,7 @@ def test_the_document_is_the_contracts() -> None:
     assert document[first] == document[last]
     assert (document["n_iters"], document["noise_scale"]) == (2, 0.01)
     assert (document["mode"], document["model_name"]) == ("fp32+lora", "tiny")
+    assert document["config"]["model"]["adapter"] == document["adapter"] == "random:8"
     for check in document["checks"]:
         assert check.keys() == {"name", "passed", "measured", "limit", "detail"}
         assert isinstance(check["passed"], bool)

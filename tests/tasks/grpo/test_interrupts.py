@@ -14,6 +14,8 @@ import torch
 from flexinfer.errors import WriteFailed
 from flexinfer.tasks.grpo.training.interrupts import RandomState, StepBoundary, undisturbed
 
+ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def test_a_signal_between_steps_comes_at_once() -> None:
     boundary = StepBoundary()
@@ -33,6 +35,17 @@ def test_a_signal_within_an_optimizer_step_waits_for_its_end() -> None:
         boundary.on_step_end()
     assert counted == 1
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_is_ignored_hides_no_interruption() -> None:
+    """As under nohup: SIGHUP comes after Ctrl-C, within the same step."""
+    boundary, before = StepBoundary(), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    boundary.on_pre_optimizer_step()
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGHUP)
+    with pytest.raises(KeyboardInterrupt):
+        boundary.on_step_end()
+    assert signal.signal(signal.SIGHUP, before) is signal.SIG_IGN
 
 
 def test_handlers_are_put_back_where_the_optimizer_fails() -> None:
@@ -93,14 +106,14 @@ class Saved:
         self.written.append("state")
 
 
-@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGINT, signal.SIGTERM)])
+@pytest.mark.parametrize("signals", [(signal.SIGINT,), ALL])
 @pytest.mark.parametrize("why", [KeyboardInterrupt, WriteFailed("the disk is full")])
 def test_a_signal_while_a_step_is_saved_does_not_cut_it(
     why: BaseException, signals: tuple[int, ...]
 ) -> None:
     said = list[str]()
     boundary, trainer = StepBoundary(said.append), Saved(*signals)
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(number) for number in ALL]
     boundary.on_step_end()
 
     def broken_off() -> None:
@@ -114,7 +127,7 @@ def test_a_signal_while_a_step_is_saved_does_not_cut_it(
     assert said == ["saving step 3; a further Ctrl-C waits until it is written"] * (
         ended.type is KeyboardInterrupt
     )
-    assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert before == [signal.getsignal(number) for number in ALL]
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 
@@ -138,8 +151,8 @@ def test_what_could_not_be_saved_is_said() -> None:
 def test_what_is_short_is_brought_to_its_end() -> None:
     before = signal.getsignal(signal.SIGINT)
     with undisturbed():
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGTERM)
+        for number in ALL:
+            signal.raise_signal(number)
     assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)

@@ -8,10 +8,10 @@ from typing import Any
 from flexinfer.backends.flex import FlexBackend
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.engine.engine import Engine
+from flexinfer.tasks.grpo.encode import encoder
 from flexinfer.tasks.grpo.evaluate import accuracy
 from flexinfer.tasks.grpo.problems.choose import choose_problems
 from flexinfer.tasks.grpo.run import GrpoConfig, RolloutOptions, run_grpo
-from flexinfer.tasks.grpo.setup import encoder
 from flexinfer.weights.load import load
 
 STEPS = 40

@@ -51,7 +51,8 @@ def read_baseline(path: str) -> Baseline:
     version = document.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise UsageError(
-            f"--baseline {path} has schema version {version}, this version reads {SCHEMA_VERSION}",
+            f"--baseline {path} has schema version {_shown(version)}, this version reads "
+            f"{SCHEMA_VERSION}",
             hint=hint,
         )
     rows = [{**LATER, **row} for row in rows]
@@ -69,7 +70,7 @@ def check_comparable(
         if there != now[name]:
             raise UsageError(
                 f"--baseline {baseline.path} is of another workload: {name} {now[name]}, "
-                f"there {there}",
+                f"there {_shown(there)}",
                 hint=hint,
             )
     if any(baseline.rows.get(row.key, {}).get("decode_tps_median") for row in planned):
@@ -148,7 +149,12 @@ def _hides(change: float, noise: float | None, limit: float | None) -> bool:
 def _differences(row: BenchResult, key: tuple[object, ...]) -> list[str]:
     """Say what of KEY differs between a row of this run and a key of the baseline."""
     sides = zip(KEY, row.key, key, strict=True)
-    return [f"{name} {here}, there {there}" for name, here, there in sides if here != there]
+    return [f"{name} {here}, there {_shown(there)}" for name, here, there in sides if here != there]
+
+
+def _shown(value: object) -> str:
+    """Return what a file says with its control characters escaped: none steers a terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(value))
 
 
 def _settings(document: Mapping[str, Any]) -> dict[str, object]:

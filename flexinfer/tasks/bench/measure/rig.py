@@ -14,7 +14,7 @@ from flexinfer.tasks.bench.measure.rounds import Clock
 from flexinfer.tasks.bench.measure.tuning import check_device, tune_checkpoint
 from flexinfer.tasks.bench.profile.result import Profile, Subject
 from flexinfer.tasks.environment import environment
-from flexinfer.tasks.roofline import StepCost, copy_bandwidth, step_cost
+from flexinfer.tasks.roofline import StepCost, bandwidth_apart, copy_bandwidth, step_cost
 from flexinfer.weights.names import resolve
 
 Profiler = Callable[[Backend, Subject], Profile]
@@ -34,13 +34,9 @@ def torch_environment() -> Mapping[str, Any]:
     return environment()
 
 
-def checkpoint_cost(checkpoint: Checkpoint) -> StepCost | None:
-    """Return what a decode step of `checkpoint` reads, None where it shows no module."""
-    if checkpoint.module is None:
-        return None
-    from flexinfer.models.catalog import build_decoder
-
-    return step_cost(checkpoint.module, build_decoder(checkpoint.module).specs)
+def checkpoint_cost(checkpoint: Checkpoint) -> StepCost:
+    """Return what a decode step of `checkpoint` reads, by its shapes."""
+    return step_cost(*checkpoint.outline())
 
 
 def profiled(backend: Backend, subject: Subject) -> Profile:
@@ -54,7 +50,8 @@ def profiled(backend: Backend, subject: Subject) -> Profile:
 class Rig:
     """All of it; a test hands in fakes.
 
-    `apart`: several back ends, or forms of weights, run in processes of their own.
+    `apart`: several back ends, or forms of weights, run in processes of their own, and so does
+    vLLM. `bandwidth_apart` measures what is in the hands of another process until then.
     """
 
     load: Callable[[str, ModelOptions, Report], Checkpoint] = load_checkpoint
@@ -62,6 +59,7 @@ class Rig:
     environment: Callable[[], Mapping[str, Any]] = torch_environment
     cost: Callable[[Checkpoint], StepCost | None] = checkpoint_cost
     bandwidth: Callable[[str], float | None] = copy_bandwidth
+    bandwidth_apart: Callable[[], float | None] = bandwidth_apart
     profiler: Profiler = profiled
     tunable: Callable[[ModelOptions], None] = check_device
     tune: Callable[[Checkpoint, Report], Sequence[str]] = tune_checkpoint

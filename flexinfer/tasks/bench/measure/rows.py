@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cache
 from traceback import print_exception
 
 from flexinfer.backends.base.protocol import Backend, Checkpoint
 from flexinfer.config import EngineConfig, ModelOptions, Report
-from flexinfer.errors import FlexinferError, UsageError, failure_of
+from flexinfer.errors import FlexinferError, UsageError, failure_of, one_line
 from flexinfer.tasks.bench.compare.agreement import HELD
 from flexinfer.tasks.bench.compare.gate import Gate
 from flexinfer.tasks.bench.config import BenchConfig
@@ -24,6 +25,11 @@ from flexinfer.tasks.bench.profile.result import Profile, Subject
 from flexinfer.tasks.bench.result import BenchResult
 from flexinfer.tasks.roofline import StepCost
 from flexinfer.tasks.workload import workload
+
+AFTERWARDS = (
+    "roofline: bytes by the shapes of the config, copy bandwidth measured once its process "
+    "had ended"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +58,16 @@ class Listener:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A loaded checkpoint, and what to measure over it."""
+    """A loaded checkpoint, and what to measure over it.
+
+    `bandwidth_after` measures the device of a back end that is another process, once it is closed.
+    """
 
     checkpoint: Checkpoint
     plans: Sequence[Plan]
     cost: StepCost | None = None
     bandwidth: float | None = None
+    bandwidth_after: Callable[[], float | None] | None = None
     profiler: Profiler = profiled
 
 
@@ -81,6 +91,7 @@ def prepare(
         ],
         cost=rig.cost(checkpoint),
         bandwidth=rig.bandwidth(checkpoint.device),
+        bandwidth_after=cache(rig.bandwidth_apart) if checkpoint.device == "elsewhere" else None,
         profiler=rig.profiler,
     )
 
@@ -137,8 +148,9 @@ def _measured(job: Job, plan: Plan, listener: Listener, clock: Clock) -> BenchRe
             trace_path=config.trace_path,
         )
         profile, missed = _profile(job, backend, subject, config, progress)
-    roofline = roofline_figures(measured, job.cost, job.bandwidth, size)
-    late = (*late, *remarks(measured), *missed)
+    bandwidth, source = _bandwidth(job)
+    roofline = roofline_figures(measured, job.cost, bandwidth, size)
+    late = (*late, *remarks(measured), *missed, *source)
     listener.notice(*late)
     return replace(
         blank,
@@ -175,6 +187,17 @@ def _probed(
         gate_s=gate_s,
         load_s=job.checkpoint.load_s,
     )
+
+
+def _bandwidth(job: Job) -> tuple[float | None, tuple[str, ...]]:
+    """Return the device's copy bandwidth, and what to say of one that is measured only now."""
+    if job.bandwidth_after is None:
+        return job.bandwidth, ()
+    try:
+        found = job.bandwidth_after()
+    except Exception as error:
+        return None, (f"no roofline: the copy bandwidth could not be measured: {one_line(error)}",)
+    return found, () if found is None else (AFTERWARDS,)
 
 
 def _profile(

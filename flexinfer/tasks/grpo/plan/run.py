@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 
 import torch
 
+from flexinfer.backends.base.options import RolloutOptions
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.engine.memory import SHARE
 from flexinfer.tasks.environment import now
@@ -20,9 +21,11 @@ from flexinfer.tasks.grpo.plan.fit import Part, advice, fitting_kv, kv_phase, ne
 from flexinfer.tasks.grpo.plan.model import outline
 from flexinfer.tasks.grpo.plan.outcome import Plan
 from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
+from flexinfer.tasks.grpo.plan.refuse import refuse, refuse_lengths
 from flexinfer.tasks.grpo.plan.standing import Inference
 from flexinfer.tasks.grpo.plan.text import render
 from flexinfer.tasks.grpo.positions import check_positions
+from flexinfer.tasks.grpo.problems.problem_set import Problems
 from flexinfer.tasks.grpo.processes import sharing
 from flexinfer.weights.place import available_bytes
 
@@ -42,18 +45,24 @@ def plan_run(
     processes: int = 1,
     held_out: int = 0,
     widen: bool = False,
+    rollout_options: RolloutOptions | None = None,
+    problems: Problems | None = None,
 ) -> Plan:
     """Plan a run without loading weights; `longest_prompt` is in tokens, `available` in bytes.
 
     What is None is taken from --max-prompt-length or assumed, and measured. Counts are over all
     `processes`, memory is that of each. `held_out` problems are scored; with `widen` the batch may
-    grow for them, as it does in run_grpo. Raises UsageError and EnvironmentUnfit as loading the
-    model would, and UsageError beyond the model's positions.
+    grow for them, as it does in run_grpo; `problems` are those that are trained on, where they are
+    here. Raises UsageError and EnvironmentUnfit as loading the model and opening a rollout would,
+    and UsageError beyond the model's positions.
     """
     started_at, config = now(), config.filled(options.model)
     prompt, said = _prompt(config, longest_prompt)
     model, batch = outline(options, absent=True), batch_plan(config, prompt, processes)
     inference = Inference(model, chosen(config.lora_rank), options.lora_mode)
+    refuse(model, inference, engine, config, rollout_options or RolloutOptions())
+    if problems is not None:
+        refuse_lengths(model, options, engine, config, problems)
     new_tokens = chosen(config.max_completion_length)
     check_positions(prompt, new_tokens, model.positions, model.name)
     free = _free(model.device) if available is None else available

@@ -14,11 +14,9 @@ from safetensors import SafetensorError
 
 from flexinfer.config import ModelOptions
 from flexinfer.errors import UsageError, WriteFailed, one_line
-from flexinfer.tasks.charts.write import check_report
 from flexinfer.tasks.grpo import processes
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.records.stats_file import check_stats
-from flexinfer.tasks.grpo.saved.folder import FLAG, ahead, check_folder
+from flexinfer.tasks.grpo.saved.folder import FLAG
 from flexinfer.tasks.grpo.saved.whole import ADAPTER, ADAPTER_CONFIG, damaged, step_of, unfinished
 from flexinfer.tasks.output_file import write_whole
 
@@ -44,17 +42,6 @@ def settings(options: ModelOptions, config: GrpoConfig, data: str | None) -> dic
     made = {"model": asdict(options), "grpo": own, "launch": launch, "data": data}
     plain: dict[str, Any] = json.loads(json.dumps(made, default=str))
     return plain
-
-
-def check_outputs(config: GrpoConfig) -> None:
-    """Raise UsageError, WriteFailed or EnvironmentUnfit for a file that could not be written."""
-    check_folder(config.output_dir)
-    if config.stats_path is not None:
-        check_stats(ahead(config.stats_path, config.output_dir))
-    if config.report is not None:
-        if config.report.absolute() == config.stats_file.absolute():
-            raise UsageError(f"--report and --stats-path are one file, {config.report}")
-        check_report(str(ahead(config.report, config.output_dir)))
 
 
 def found(

@@ -13,9 +13,7 @@ from types import MappingProxyType
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
-import torch
-from safetensors import SafetensorError, safe_open
-from transformers.trainer_pt_utils import safe_globals
+from safetensors import SafetensorError
 
 from flexinfer.errors import one_line
 from flexinfer.tasks.grpo import processes
@@ -80,6 +78,9 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 
 def _read_torch(path: Path) -> Mapping[str, Any]:
     """Return what torch.save wrote: a zip file, whose check sums torch.load leaves aside."""
+    import torch
+    from transformers.trainer_pt_utils import safe_globals
+
     with ZipFile(path) as archive:
         wrong = archive.testzip()
     if wrong is not None:
@@ -93,6 +94,8 @@ def _read_torch(path: Path) -> Mapping[str, Any]:
 
 def _read_tensors(path: Path) -> Mapping[str, Any]:
     """Read the table of a safetensors file, which says how long the file is; return nothing."""
+    from safetensors import safe_open
+
     with safe_open(path, "pt"):
         return {}
 

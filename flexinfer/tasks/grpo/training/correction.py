@@ -16,8 +16,6 @@ from torch import Tensor
 
 from flexinfer.config import IsCorrection
 
-LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo")
-"""TRL's losses that an importance weight of the advantages corrects; vespo's takes it otherwise."""
 GAP = "sampling/sampling_logp_difference"
 """TRL's own name in its logs, and its meaning: |trainer - rollout| of each token."""
 RATIO = "sampling/token_importance_ratio"

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from flexinfer.errors import FlexinferError, WriteFailed
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class RandomState(NamedTuple):
@@ -52,7 +52,7 @@ def undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    held = {number: signal.signal(number, lambda *came: None) for number in _SIGNALS}
+    held = {number: signal.signal(number, lambda *came: None) for number in _heard()}
     try:
         yield
     finally:
@@ -71,7 +71,7 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers has n
         self.random: RandomState | None = None
         self._notice = notice
         self._held: dict[int, Any] = {}
-        self._came: tuple[int, FrameType | None] | None = None
+        self._came: int | None = None
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Hold signals back."""
@@ -82,8 +82,8 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers has n
         self.random = RandomState.now()
         self._release()
         came, self._came = self._came, None
-        if came is not None and callable(handler := signal.getsignal(came[0])):
-            handler(*came)
+        if came is not None:
+            signal.raise_signal(came)
 
     @contextmanager
     def saving(self, trainer: Any) -> Iterator[None]:
@@ -134,7 +134,7 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers has n
         """Hold signals back until they are released; a second time changes nothing."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in _SIGNALS:
+        for number in _heard():
             self._held.setdefault(number, signal.getsignal(number))
             signal.signal(number, self._note)
 
@@ -152,4 +152,9 @@ class StepBoundary(TrainerCallback):  # type: ignore[misc]  # transformers has n
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         """Remember a signal."""
-        self._came = (number, frame)
+        self._came = number
+
+
+def _heard() -> list[signal.Signals]:
+    """Return the signals that end a run here: one that is ignored stays so (nohup)."""
+    return [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]

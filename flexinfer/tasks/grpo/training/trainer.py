@@ -16,7 +16,8 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from flexinfer.errors import FlexinferError, StaleWeights, UsageError, WriteFailed, one_line
-from flexinfer.tasks.grpo.training.correction import LOSSES, Correction, GapSums, gap_between
+from flexinfer.tasks.grpo.names import LOSSES
+from flexinfer.tasks.grpo.training.correction import Correction, GapSums, gap_between
 from flexinfer.tasks.grpo.training.narrow import narrowed
 from flexinfer.tasks.grpo.training.uncast import casting, plain_layers
 

@@ -1,0 +1,103 @@
+"""What `train-grpo` refuses at once, and what its --dry-run refuses of a model as a run does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_processes import start
+from tests.cli.test_train_grpo import SHORT
+from tests.cli.test_train_grpo_plan import refused_alike
+from tests.support.grpo_runs import few_sums
+
+QUICK = """
+import json, sys
+from flexinfer.cli.main import app
+codes = [app(words, standalone_mode=False) for words in json.loads(sys.argv[1])]
+print(json.dumps([codes, [m for m in ("torch", "transformers", "trl", "datasets") if m in sys.modules]]))
+"""  # noqa: E501
+
+
+@pytest.fixture(autouse=True)
+def _few_sums() -> Iterator[None]:
+    with few_sums():
+        yield
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_what_needs_no_library_waits_for_none(dry: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "one.jsonl").write_text('{"prompt": "1+1=", "answer": 2}\n')
+    bad = (
+        ["--num-generations", "3"],
+        ["--model", "nosuch"],
+        ["--dataset", "nosuch"],
+        ["--dataset", str(tmp_path / "nosuch.jsonl")],
+        ["--dataset", str(tmp_path / "one.jsonl")],
+        ["--reward", "nosuch"],
+        ["--rollout", "flux"],
+        ["--rollout", "hf", "--lora-mode", "merged"],
+        ["--compile-mode", "default"],
+        ["--loss-type", "nosuch"],
+        ["--top-p", "0"],
+        ["--max-seq-length", "8"],
+        ["--report", "page.txt"],
+        ["--report", str(tmp_path / "nosuch" / "page.html")],
+        ["--output-dir", ""],
+        ["--resume"],
+    )
+    output = ("--output-dir", str(tmp_path / "run"))
+    lines = json.dumps([[*SHORT, *output, *words, *dry] for words in bad])
+    stdout, stderr = start([sys.executable, "-c", QUICK, lines]).communicate(timeout=60)
+    codes, imported = json.loads(stdout)
+    assert (codes, imported) == ([2] * 13 + [1, 2, 2], []), stderr
+    assert stderr.count("error: ") == len(bad)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--max-seq-length", "8"], 2, "--max-seq-length 8 leaves no token to a prompt"),
+        (["--max-seq-length", "10"], 2, "--max-seq-length 10 does not hold the longest prompt"),
+        (["--max-prompt-length", "3"], 2, "--max-prompt-length 3: every prompt of arithmetic"),
+        (["--rollout", "hf", "--lora-mode", "merged"], 2, "means nothing to hf"),
+        (["--lr-scheduler", "reduce_lr_on_plateau"], 2, "requires an eval strategy"),
+        (["--lr-scheduler", "warmup_stable_decay"], 2, "num_decay_steps"),
+        (["--optim", "galore_adamw"], 3, "--optim galore_adamw: "),
+        (["--rollout", "hf-cb"], 3, "continuous batching cannot run this gemma4_text: "),
+        (["--rollout", "hf", "--attn-impl", "nosuch"], 3, "--attn-impl nosuch: "),
+        (["--attention", "triton"], 3, "--attention triton cannot be had: "),
+    ],
+)
+def test_a_plan_refuses_what_the_model_would_show(
+    words: list[str], code: int, said: str, command: Any, tmp_path: Path
+) -> None:
+    given = (*words, "--output-dir", str(tmp_path / "run"))
+    assert said in refused_alike(command, given, code)
+
+
+def test_a_plan_takes_what_a_run_takes(command: Any, tmp_path: Path) -> None:
+    """The longest sum has 22 tokens."""
+    output = ("--output-dir", str(tmp_path / "run"))
+    for words in (
+        ("--max-seq-length", "64"),
+        ("--rollout", "hf", "--attn-impl", "eager"),
+        ("--rollout", "hf-cb", "--model", "qwen3-0.6b", "--load-format", "dummy"),
+        ("--lr-scheduler", "cosine"),
+    ):
+        plan = command(*SHORT, "--dry-run", "--max-completion-length", "8", *output, *words)
+        assert plan.exit_code == 0, plan.stderr
+
+
+def test_a_plan_for_several_processes_meets_none(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    plan = command(*SHORT, "--dry-run", "--json", "--output-dir", str(tmp_path / "run"))
+    assert plan.exit_code == 0, plan.stderr
+    assert json.loads(plan.stdout)["batch"]["completions_per_step"] == 16 * 1
