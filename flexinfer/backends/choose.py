@@ -32,7 +32,7 @@ def load_checkpoint(name: str, options: ModelOptions, report: Report = quiet) ->
     """
     check_backend(name)
     if name == "vllm":
-        from flexinfer.backends.vllm_checkpoint import VllmCheckpoint
+        from flexinfer.backends.vllm.checkpoint import VllmCheckpoint
 
         return VllmCheckpoint.of(options, report)
     from flexinfer.weights.load import load

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flexinfer.backends.base.options import RolloutOptions
+from flexinfer.backends.choose import check_backend
 from flexinfer.config import EngineConfig, LoraMode, Report, quiet
 from flexinfer.errors import UsageError
 
@@ -29,10 +30,11 @@ def open_live(
 ) -> Backend:
     """Open back end `name` over `model`: `loaded.module` itself, or the PeftModel around it.
 
-    hf and hf-cb roll out what the module holds when `generate` is called, flex what it held at the
-    last `refresh`. Raises UsageError for a module or options that the back end cannot serve, and
-    for vllm, whose weights are its own.
+    hf and hf-cb roll out what the module holds when `generate` is called, flex and vllm what it
+    held at the last `refresh`: vllm nothing of it before. Raises UsageError for a module or options
+    that the back end cannot serve, EnvironmentUnfit where its package is missing or broken.
     """
+    check_backend(name, "--rollout")
     options = options or RolloutOptions()
     options.check(name)
     module = _base(model)
@@ -43,22 +45,23 @@ def open_live(
         )
     if name == "flex":
         return _flex(loaded, model, config, lora_mode, report)
-    if lora_mode == "merged":
+    if lora_mode is not None and (name == "vllm" or lora_mode == "merged"):
+        does = "merges the adapter" if name == "vllm" else "runs its adapter beside it"
         raise UsageError(
-            f"--lora-mode merged means nothing to {name}: the module runs its adapter beside it",
+            f"--lora-mode {lora_mode} means nothing to {name}: it {does}",
             hint="leave --lora-mode out",
         )
+    if name == "vllm":
+        from flexinfer.backends.vllm.live import open_vllm
+
+        return open_vllm(loaded, module, model, config, report)
     if name == "hf":
         from flexinfer.backends.huggingface.hf import HfBackend
 
         return HfBackend(loaded, module, config, options, report)
-    if name == "hf-cb":
-        from flexinfer.backends.huggingface.hf_cb import HfCbBackend
+    from flexinfer.backends.huggingface.hf_cb import HfCbBackend
 
-        return HfCbBackend(loaded, module, config, options, report)
-    raise UsageError(
-        f"{name} has no live view of a trainer's weights", hint="take flex, hf or hf-cb"
-    )
+    return HfCbBackend(loaded, module, config, options, report)
 
 
 def _flex(

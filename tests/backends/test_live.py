@@ -101,8 +101,8 @@ def test_learned_prompts_are_refused(name: str) -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     module = fresh("qwen3")
-    with pytest.raises(UsageError, match="no live view"):
-        open_live("vllm", loaded(module), module, CONFIG)
+    with pytest.raises(UsageError, match="--rollout 'hff' is unknown"):
+        open_live("hff", loaded(module), module, CONFIG)
     with pytest.raises(UsageError, match="--compile-mode is for hf and hf-cb"):
         open_live("flex", loaded(module), module, CONFIG, RolloutOptions(compile_mode="default"))
     with pytest.raises(UsageError, match="--lora-mode merged means nothing to hf"):

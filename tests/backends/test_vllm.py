@@ -6,15 +6,12 @@ import json
 import logging
 import os
 import sys
-import time
-from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec
 from logging.config import dictConfig
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from flexinfer.backends.base.protocol import Checkpoint
 from flexinfer.backends.choose import load_checkpoint
@@ -24,82 +21,15 @@ from flexinfer.tasks.bench.measure.rig import Rig, checkpoint_cost
 from flexinfer.tasks.bench.run import BenchConfig, run_bench
 from tests.support.engines import request
 from tests.support.tiny import save_tiny
-from tests.support.vllm import LLM_ARGUMENTS, FakeParams, flat
+from tests.support.vllm import FakeLLM, install
 
 CONFIG = EngineConfig(max_batch_size=4, max_seq_length=32)
-
-
-@dataclass
-class FakeLLM:
-    """Answers with 7, 8, 9, ... and log-probabilities -0.7, -0.8, ...; keeps what it was given."""
-
-    settings: dict[str, Any]
-    config_json: Any = None
-    calls: list[tuple[Any, Any, Any]] = field(default_factory=list)
-    ended: int = 0
-    loras: list[Any] = field(default_factory=list)
-    cut: int = 0
-    lost: int = 0
-    off: int = 0
-    died: bool = False
-
-    @property
-    def llm_engine(self) -> Any:
-        core = SimpleNamespace(shutdown=self.shutdown)
-        return SimpleNamespace(engine_core=core, add_lora=self.add_lora)
-
-    def add_lora(self, lora: Any) -> bool:
-        self.loras.append(lora)
-        return True
-
-    def shutdown(self, timeout: float | None = None) -> None:
-        self.ended += 1
-
-    def generate(
-        self,
-        prompts: Any,
-        sampling_params: Any = None,
-        *,
-        use_tqdm: bool = True,
-        lora_request: Any = None,
-    ) -> list[Any]:
-        assert use_tqdm is False
-        if self.died:
-            raise RuntimeError("EngineCore encountered an issue. See stack trace for root cause.")
-        self.calls.append((prompts, sampling_params, lora_request))
-        time.sleep(0.002 * max(p.max_tokens for p in sampling_params))
-        return [SimpleNamespace(outputs=self.samples(p)) for p in sampling_params]
-
-    def samples(self, params: Any) -> list[Any]:
-        tokens = list(range(7, 7 + params.max_tokens))
-        for number, token in enumerate(tokens):
-            if token in params.stop_token_ids:
-                tokens = tokens[: number + 1]
-                break
-        tokens = tokens[: len(tokens) - self.cut]
-        rows = flat([t + self.off for t in tokens], [-t / 10 for t in tokens])
-        one = SimpleNamespace(token_ids=tokens, logprobs=rows)
-        return [one] * (params.n - self.lost)
 
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[FakeLLM]:
     """Put a stand-in in the place of vllm; returns the engines that were built."""
-    engines: list[FakeLLM] = []
-
-    def llm(**settings: Any) -> FakeLLM:
-        assert set(settings) <= LLM_ARGUMENTS
-        file = Path(settings["model"]) / "config.json"
-        engines.append(FakeLLM(settings, json.loads(file.read_text())))
-        return engines[-1]
-
-    vllm, lora = ModuleType("vllm"), ModuleType("vllm.lora.request")
-    vllm.__spec__ = ModuleSpec("vllm", None)
-    vars(vllm).update(LLM=llm, SamplingParams=FakeParams, __version__="0.0")
-    vars(lora).update(LoRARequest=lambda *given: given)
-    for name, module in (("vllm", vllm), ("vllm.lora", ModuleType("l")), (lora.__name__, lora)):
-        monkeypatch.setitem(sys.modules, name, module)
-    return engines
+    return install(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +159,6 @@ def test_an_adapter_that_it_refuses_ends_the_engine(
 @pytest.mark.parametrize(
     ("given", "flag"),
     [
-        ({"device": "cpu"}, "--device cpu"),
         ({"adapter": "random:4"}, "--adapter random:4"),
         ({"adapter": "x", "lora_mode": "merged"}, "--lora-mode merged"),
         ({"load_in_4bit": True}, "--load-format dummy in 4 bits"),
@@ -272,12 +201,10 @@ def test_what_vllm_says_on_building_is_told_in_a_line(
 def test_a_broken_package_is_exit_3(
     folder: str, built: list[FakeLLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flexinfer.backends import vllm_checkpoint
-
     def broken(name: str) -> Any:
         raise ImportError("undefined symbol")
 
-    monkeypatch.setattr(vllm_checkpoint, "import_module", broken)
+    monkeypatch.setattr("flexinfer.backends.vllm.engine.import_module", broken)
     with pytest.raises(EnvironmentUnfit, match="undefined symbol"):
         checkpoint(folder).open(CONFIG, quiet)
 
@@ -408,4 +335,23 @@ def test_its_decode_cost_is_that_of_the_shapes(folder: str, built: list[FakeLLM]
     dense = load_checkpoint("flex", ModelOptions(model=folder, load_format="dummy", device="cpu"))
     own, shapes = checkpoint_cost(dense), checkpoint_cost(checkpoint(folder, dtype="float32"))
     assert own == shapes
-    assert checkpoint_cost(checkpoint(folder)).weight_bytes * 2 == own.weight_bytes
+    half = checkpoint_cost(checkpoint(folder, dtype="bfloat16"))
+    assert half.weight_bytes * 2 == own.weight_bytes
+
+
+@pytest.mark.parametrize(("present", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_its_dtype_and_device_are_those_of_every_back_end(
+    folder: str,
+    built: list[FakeLLM],
+    monkeypatch: pytest.MonkeyPatch,
+    present: bool,
+    dtype: str,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: present)
+    checkpoint(folder).open(CONFIG, quiet)
+    assert built[0].settings["dtype"] == dtype
+    if present:
+        with pytest.raises(UsageError, match=r"^--device cpu is not for vllm"):
+            checkpoint(folder, device="cpu")
+    else:
+        checkpoint(folder, device="cpu")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flexinfer.backends.vllm import TEMPERATURES
-from flexinfer.backends.vllm_checkpoint import RANKS
+from flexinfer.backends.vllm.backend import TEMPERATURES
+from flexinfer.backends.vllm.checkpoint import RANKS
 from tests.support.vllm import LLM_ARGUMENTS, FakeParams, flat
 
 pytest.importorskip("vllm")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from transformers import get_scheduler
 from trl import GRPOConfig, GRPOTrainer
@@ -50,7 +48,6 @@ def arguments(config: GrpoConfig, dtype: torch.dtype, device: torch.device) -> G
         save_steps=config.save_steps or NEVER,
         report_to=config.report_to or "none",
         disable_tqdm=True,
-        **_vllm(config),
     )
 
 
@@ -72,14 +69,3 @@ def checked(config: GrpoConfig, dtype: torch.dtype, device: torch.device) -> GRP
             hint="choose another --optim or --lr-scheduler",
         ) from error
     return made
-
-
-def _vllm(config: GrpoConfig) -> dict[str, Any]:
-    """Return what TRL's own vLLM needs: beside the trainer, corrected by this package alone."""
-    if config.rollout != "vllm":
-        return {}
-    return {
-        "use_vllm": True,
-        "vllm_mode": "colocate",
-        "vllm_importance_sampling_correction": False,
-    }

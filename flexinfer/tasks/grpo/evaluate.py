@@ -18,9 +18,9 @@ from flexinfer.tasks.threads import own_threads
 def scored(
     parts: Parts, config: GrpoConfig, when: str, notice: Callable[[str], None]
 ) -> float | None:
-    """Score the policy as it is now, and say it; None where none is scored, and of vLLM."""
+    """Score the policy as it is now, and say it; None where none is scored."""
     rows, rollout = parts.problems.held_out, parts.rollout
-    if not rows or rollout is None:
+    if not rows:
         return None
     assert config.max_completion_length is not None
     rollout.backend.refresh()

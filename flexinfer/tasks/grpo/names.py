@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import fields
 
-from flexinfer.backends.base.options import OF_MODULE
+from flexinfer.backends.base.options import ENGINES_OWN, OF_MODULE
 from flexinfer.backends.choose import BACKENDS
 from flexinfer.config import EngineConfig, ModelOptions, SamplingParams
 from flexinfer.errors import EnvironmentUnfit, UsageError
@@ -24,8 +23,7 @@ def check_own_names(config: GrpoConfig) -> None:
     """
     _one_of("--rollout", config.rollout, BACKENDS)
     _one_of("--loss-type", config.loss_type, LOSSES)
-    sampling = ("temperature", "top_p", "top_k", "min_p")
-    SamplingParams(**{name: getattr(config, name) for name in sampling})
+    _sampling(config)
     if config.rollout == "vllm":
         check_there("vllm", "--rollout vllm", "vllm")
 
@@ -43,7 +41,7 @@ def check_names(config: GrpoConfig) -> None:
     if config.report_to not in (None, "none", "all"):
         _check_tracker(config.report_to)
     if config.rollout == "vllm":
-        need("vllm", "--rollout vllm", "vllm")
+        _check_vllm_samples(config)
     if config.rollout == "hf-cb":
         from flexinfer.backends.huggingface.cb_api import check_continuous_batching
 
@@ -53,10 +51,7 @@ def check_names(config: GrpoConfig) -> None:
 
 
 def check_unheard(options: ModelOptions, engine: EngineConfig, config: GrpoConfig) -> None:
-    """Raise UsageError for a setting of this package's engine, or scoring, with TRL's vLLM.
-
-    And for merged weights where the Hugging Face module itself rolls out.
-    """
+    """Raise UsageError for a setting that the back end of the rollout would not hear."""
     if config.rollout in OF_MODULE and options.lora_mode == "merged":
         raise UsageError(
             f"--lora-mode merged means nothing to {config.rollout}: the module runs its adapter "
@@ -65,17 +60,28 @@ def check_unheard(options: ModelOptions, engine: EngineConfig, config: GrpoConfi
         )
     if config.rollout != "vllm":
         return
-    default, own = EngineConfig(), {"max_batch_size", "max_seq_length", "seed"}
-    given = [
-        field.name
-        for field in fields(EngineConfig)
-        if field.name not in own and getattr(engine, field.name) != getattr(default, field.name)
-    ]
+    default = EngineConfig()
+    given = [name for name in ENGINES_OWN if getattr(engine, name) != getattr(default, name)]
     given += ["lora_mode"] * (options.lora_mode is not None) + ["sleep"] * config.sleep
-    given += ["eval_size"] * bool(config.eval_size)
+    given += ["load_in_4bit"] * options.load_in_4bit
     if given:
         flag = given[0].replace("_", "-")
         raise UsageError(f"--{flag} means nothing to --rollout vllm", hint="leave it out")
+
+
+def _check_vllm_samples(config: GrpoConfig) -> None:
+    """Raise UsageError for sampling of which vLLM tells no log-probabilities of the policy."""
+    from flexinfer.backends.vllm.backend import unsampled
+
+    why = unsampled(_sampling(config))
+    if why is not None:
+        raise UsageError(f"--rollout vllm: {why}", hint="take another back end, or sample plainly")
+
+
+def _sampling(config: GrpoConfig) -> SamplingParams:
+    """Return how completions are sampled; raises OutOfRange."""
+    names = ("temperature", "top_p", "top_k", "min_p")
+    return SamplingParams(**{name: getattr(config, name) for name in names})
 
 
 def _check_tracker(name: str | None) -> None:

@@ -126,8 +126,7 @@ def _train(
     trainer, boundary = parts.trainer, StepBoundary(notice)
     trainer.add_callback(Recorder(trainer, parts.rollout, log))
     trainer.add_callback(boundary)
-    if parts.rollout is not None:
-        parts.rollout.notice = log.hear
+    parts.rollout.notice = log.hear
     before = scored(parts, config, "before", notice)
     log.update(accuracy_before=log.report.accuracy_before if before is None else before)
     if last is not None and is_over(config, last):
@@ -166,7 +165,7 @@ def _head(
         train_wall_s=0.0,
         peak_memory_gb=0.0,
         notices=parts.notices,
-        held_out=0 if parts.rollout is None else len(parts.problems.held_out),
+        held_out=len(parts.problems.held_out),
         **made,
     )
 

@@ -39,7 +39,7 @@ from flexinfer.weights.load import LoadedModel
 
 
 class Parts(NamedTuple):
-    """A run that is ready to begin; `rollout` is None where TRL rolls out itself (vLLM).
+    """A run that is ready to begin.
 
     `stages` hears what the rollout's back end reports; `engine` is what it was opened with, and in
     `config` nothing is open any more.
@@ -48,7 +48,7 @@ class Parts(NamedTuple):
     loaded: LoadedModel
     problems: Problems
     encode: Encode
-    rollout: Rollout | None
+    rollout: Rollout
     stages: Stages
     engine: EngineConfig
     config: GrpoConfig
@@ -109,16 +109,14 @@ def assemble(
     engine = with_room(engine, config.max_completion_length, every, encode, loaded)
     held_out = len(problems.held_out) if widen else 0
     engine, config, fits = fitted_beside(options, engine, config, held_out, processes.count())
-    rollout, notices = None, loaded.notices
-    if config.rollout != "vllm":
-        backend = open_live(
-            config.rollout, loaded, model, engine, rollout_options, options.lora_mode, stages
-        )
-        stack.enter_context(closing(backend))
-        seed = processes.own_seed(config.seed, processes.rank())
-        rollout = Rollout(backend, encode, seed, config.sleep)
-        # a fresh adapter changes nothing yet, as it should: that is no news
-        notices = tuple(line for line in backend.notices if line != NO_EFFECT)
+    backend = open_live(
+        config.rollout, loaded, model, engine, rollout_options, options.lora_mode, stages
+    )
+    stack.enter_context(closing(backend))
+    seed = processes.own_seed(config.seed, processes.rank())
+    rollout = Rollout(backend, encode, seed, config.sleep)
+    # a fresh adapter changes nothing yet, as it should: that is no news
+    notices = tuple(line for line in backend.notices if line != NO_EFFECT)
     trainer = _trainer(loaded, model, problems, work.rewards, config, rollout)
     said_of = (*notices, *problems.notices, *said(config, problems), *fits)
     return Parts(loaded, problems, encode, rollout, stages, engine, config, trainer, said_of)
@@ -150,7 +148,7 @@ def _trainer(
     problems: Problems,
     rewards: Sequence[RewardFunc],
     config: GrpoConfig,
-    rollout: Rollout | None,
+    rollout: Rollout,
 ) -> OnPolicyGRPOTrainer:
     """Return TRL's trainer, corrected, that writes nothing to the terminal itself."""
     weight: torch.Tensor = next(loaded.module.parameters())

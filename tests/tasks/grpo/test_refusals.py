@@ -63,11 +63,10 @@ def test_a_column_that_the_rollout_fills() -> None:
 @pytest.mark.parametrize(
     ("model", "engine", "grpo", "flag"),
     [
-        ({}, {"kv_memory": 2**20}, {}, "--kv-memory"),
         ({}, {"batch_invariant": True}, {}, "--batch-invariant"),
         ({"lora_mode": "runtime"}, {}, {}, "--lora-mode"),
         ({}, {}, {"sleep": True}, "--sleep"),
-        ({}, {}, {"eval_size": 5}, "--eval-size"),
+        ({"load_in_4bit": True}, {}, {}, "--load-in-4bit"),
     ],
 )
 def test_settings_of_the_engine_that_vllm_would_not_hear(

@@ -40,7 +40,7 @@ def fitted_beside(
     nothing is open: a plan builds the model's outline.
     """
     open_ = config.gradient_checkpointing is None or is_open(engine, config)
-    if not open_ and not needs_more(engine, config, held_out):
+    if not open_ and not needs_more(engine, held_out):
         return engine, config, ()
     model, longest = outline(options), chosen(engine.max_seq_length)
     prompt = longest - chosen(config.max_completion_length)

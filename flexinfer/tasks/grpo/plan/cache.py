@@ -22,14 +22,19 @@ def bounded(setting: Setting, free: float) -> tuple[Setting, tuple[str, ...]]:
 
     An engine takes what is free before the trainer has taken its part. `free` is what there is, in
     bytes, before weights are loaded. Nothing changes where all sequences fit at their longest, nor
-    where not one does: training is estimated, and no cache would help.
+    where not one does: training is estimated, and no cache would help. But vLLM is always told: it
+    would take nearly all there is; one sequence more than fits, as a block of its is kept free.
     """
-    if not is_open(setting.engine, setting.config):
+    engine, told = setting.engine, setting.config.rollout == "vllm"
+    if not is_open(engine, setting.config):
         return setting, ()
     kv, room = setting.kv(), room_for(parts_of(setting), "always", free)
-    if room >= kv.wanted or room < kv.least:
+    if kv.least <= room < kv.wanted:
+        size = max(int(room * SHARE), kv.least)
+        line = f"KV cache: {human(size)}, which leaves room for training; the whole batch at its "
+        lines: tuple[str, ...] = (f"{line}longest would take {human(kv.wanted)}",)
+    elif told:
+        size, lines = kv.least + (kv.wanted if room >= kv.wanted else 0), ()
+    else:
         return setting, ()
-    size = max(int(room * SHARE), kv.least)
-    line = f"KV cache: {human(size)}, which leaves room for training; the whole batch at its "
-    engine = replace(setting.engine, kv_memory=size)
-    return setting._replace(engine=engine), (f"{line}longest would take {human(kv.wanted)}",)
+    return setting._replace(engine=replace(engine, kv_memory=size)), lines

@@ -11,6 +11,8 @@ from flexinfer.tasks.grpo.config import GrpoConfig
 
 SLEEP = "--sleep gives the KV cache back while training, a smaller --kv-memory takes less"
 MIB = 2**20
+KEPT = ("flex", "vllm")
+"""Back ends with an engine that lives as long as the run."""
 Phase = Literal["always", "rollout", "training"]
 
 
@@ -30,7 +32,7 @@ def total(parts: Sequence[Part], phase: Phase) -> int:
 
 def kv_phase(config: GrpoConfig) -> Phase:
     """Return when the cache is there: an engine that does not sleep keeps it."""
-    return "always" if config.rollout == "flex" and not config.sleep else "rollout"
+    return "always" if config.rollout in KEPT and not config.sleep else "rollout"
 
 
 def needed(parts: Sequence[Part], cache: Part) -> int:

@@ -49,6 +49,8 @@ def parts_of(setting: Setting) -> list[Part]:
     ]
     if config.rollout == "flex":
         parts.append(Part(f"engine's copy, {inference.mode}", "always", inference.n_bytes))
+    if config.rollout == "vllm":
+        parts.append(Part("vllm's copy of the weights", "always", weight_bytes(model)))
     if model.device.type == "cuda":
         parts.append(Part("CUDA context, graphs", "always", CONTEXT_BYTES))
     prompts = -(-batch.prompts_per_step // batch.processes) * prompt

@@ -17,14 +17,12 @@ def settled(setting: Setting, free: float) -> tuple[Setting, tuple[str, ...]]:
     """Return the setting with gradient checkpointing on or off, and what to say of a choice.
 
     Nothing is chosen where the user has. `free` is what there is, in bytes, before weights are
-    loaded. TRL's vLLM takes a share of the device that no plan knows, so there it is on.
+    loaded.
     """
     config = setting.config
     if config.gradient_checkpointing is not None:
         return setting, ()
     kept = setting._replace(config=replace(config, gradient_checkpointing=False))
-    if config.rollout == "vllm":
-        return _on(setting), ("gradient checkpointing: on, beside vllm",)
     size = min(setting.kv().wanted, setting.engine.kv_memory or setting.kv().wanted)
     cache = Part("KV cache", kv_phase(config), size)
     wanted = needed(parts_of(kept), cache)

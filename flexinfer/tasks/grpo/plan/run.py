@@ -97,7 +97,7 @@ def plan_run(
         wanted=needed(parts, replace(cache, n_bytes=kv.wanted)),
         granted=granted,
         at_once=0 if excess else kv.holds(granted),
-        scored_at_once=0 if config.rollout == "vllm" else min(held_out, engine.max_batch_size),
+        scored_at_once=min(held_out, engine.max_batch_size),
         hints=(*hints, "lower --kv-memory") if excess else hints,
         notices=(*model.notices, *said, *decided),
     )

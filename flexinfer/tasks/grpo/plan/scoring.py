@@ -49,9 +49,9 @@ def _known_held_out(config: GrpoConfig, problems: Problems | None) -> tuple[str,
     return name, 0 if HUB_SETS[name].test is None else None
 
 
-def needs_more(engine: EngineConfig, config: GrpoConfig, held_out: int) -> bool:
+def needs_more(engine: EngineConfig, held_out: int) -> bool:
     """Whether the batch of a step is smaller than held-out problems want."""
-    return config.rollout != "vllm" and engine.max_batch_size < min(held_out, AT_ONCE)
+    return engine.max_batch_size < min(held_out, AT_ONCE)
 
 
 def widened(setting: Setting, free: float, held_out: int) -> EngineConfig:
@@ -61,7 +61,7 @@ def widened(setting: Setting, free: float, held_out: int) -> EngineConfig:
     bounds them, too.
     """
     engine, config = setting.engine, setting.config
-    if not needs_more(engine, config, held_out):
+    if not needs_more(engine, held_out):
         return engine
     wide = setting._replace(engine=replace(engine, max_batch_size=min(held_out, AT_ONCE)))
     room = room_for(parts_of(wide), kv_phase(config), free) * SHARE

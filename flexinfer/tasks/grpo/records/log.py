@@ -56,27 +56,25 @@ class Log:
 
 
 def completions(
-    step: int, version: int, logs: Mapping[str, Any], samples: Sequence[Completion] | None
+    step: int, version: int, logs: Mapping[str, Any], samples: Sequence[Completion]
 ) -> list[RolloutLine]:
     """Return the completions of the last rollout from what TRL keeps to log them.
 
-    `samples` are the back end's own of them, None where there are none.
+    `samples` are the back end's own of them.
     """
-    texts = list(logs["completion"])
-    made = [None] * len(texts) if samples is None else samples
     return [
         RolloutLine(
             step=step,
             policy_version=version,
             prompt=prompt,
             completion=_text(text),
-            token_ids=() if sample is None else sample.token_ids,
-            logprobs=None if sample is None else sample.policy_logprobs,
+            token_ids=sample.token_ids,
+            logprobs=sample.policy_logprobs,
             rewards={name: values[number] for name, values in logs["rewards"].items()},
             advantage=advantage,
         )
         for number, (prompt, text, advantage, sample) in enumerate(
-            zip(logs["prompt"], texts, logs["advantages"], made, strict=True)
+            zip(logs["prompt"], logs["completion"], logs["advantages"], samples, strict=True)
         )
     ]
 

@@ -14,7 +14,7 @@ from flexinfer.errors import FlexinferError
 from flexinfer.tasks.grpo.processes import all_samples, all_times
 from flexinfer.tasks.grpo.records.log import Log, completions
 from flexinfer.tasks.grpo.records.record import StepRecord
-from flexinfer.tasks.grpo.rollout import Rollout, Times
+from flexinfer.tasks.grpo.rollout import Rollout
 from flexinfer.tasks.grpo.training.correction import GAP, RATIO
 from flexinfer.tasks.grpo.training.trainer import OnPolicyGRPOTrainer
 
@@ -24,8 +24,8 @@ GB = 1e9
 class Recorder(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
     """Makes a StepRecord of each optimizer step of `trainer`, and logs it with its completions."""
 
-    def __init__(self, trainer: OnPolicyGRPOTrainer, rollout: Rollout | None, log: Log) -> None:
-        """Watch a trainer; `rollout` is None where TRL rolls out itself."""
+    def __init__(self, trainer: OnPolicyGRPOTrainer, rollout: Rollout, log: Log) -> None:
+        """Watch a trainer and what it rolls out."""
         self._trainer, self._rollout, self._log = trainer, rollout, log
         self._started = self._step_s = 0.0
 
@@ -46,8 +46,7 @@ class Recorder(TrainerCallback):  # type: ignore[misc]  # transformers has no ty
         if "reward" in logs:
             step = state.global_step
             record = self._record(step, logs)
-            rollout = self._rollout
-            samples = None if rollout is None else all_samples(rollout.samples)
+            samples = all_samples(self._rollout.samples)
             version = record.policy_version
             self._log.take(record, completions(step, version, self._trainer._logs, samples))
 
@@ -55,11 +54,11 @@ class Recorder(TrainerCallback):  # type: ignore[misc]  # transformers has no ty
         """Return the record of a step; raises FlexinferError where nothing was measured."""
         if f"{GAP}/mean" not in logs:
             raise FlexinferError(f"step {step} trained on no token: every completion was masked")
-        times = Times() if self._rollout is None else all_times(self._rollout.take_times())
+        times = all_times(self._rollout.take_times())
         train_s = self._step_s - times.refresh_s - times.generate_s
         return StepRecord(
             step=step,
-            policy_version=step - 1 if self._rollout is None else self._rollout.version,
+            policy_version=self._rollout.version,
             reward=_number(logs["reward"]),
             reward_std=_number(logs["reward_std"]),
             rewards=_by_name(logs),

@@ -19,8 +19,8 @@ NAME = "rollouts.jsonl"
 class RolloutLine:
     """One completion; `step` is the optimizer step, from 1, that first learned from it.
 
-    `logprobs` belong to `token_ids`, one each, of the policy of `policy_version`; None where the
-    back end gave none. A reward is None where its function does not apply.
+    `logprobs` belong to `token_ids`, one each, of the policy of `policy_version`. A reward is
+    None where its function does not apply.
     """
 
     step: int
@@ -28,7 +28,7 @@ class RolloutLine:
     prompt: str | Sequence[Mapping[str, str]]
     completion: str
     token_ids: Sequence[int]
-    logprobs: Sequence[float] | None
+    logprobs: Sequence[float]
     rewards: Mapping[str, float | None]
     advantage: float
 

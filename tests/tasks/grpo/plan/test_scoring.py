@@ -58,9 +58,9 @@ def test_a_batch_that_somebody_chose_is_kept() -> None:
     assert (chosen.scored_at_once, chosen.kv.sequences) == (2, 2)
 
 
-def test_vllm_scores_nothing() -> None:
-    theirs = plan(140 * GIB, rollout="vllm")
-    assert (theirs.scored_at_once, theirs.kv.sequences) == (0, 2)
+def test_vllm_scores_as_many() -> None:
+    theirs, ours = plan(140 * GIB, rollout="vllm"), plan(140 * GIB)
+    assert (theirs.scored_at_once, theirs.kv.sequences) == (ours.scored_at_once, ours.kv.sequences)
 
 
 @pytest.mark.parametrize("sleep", [False, True])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from flexinfer.errors import EnvironmentUnfit, FlexinferError, NotEnoughMemory, 
 
 CONFIG, SWITCH, LEVEL = "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_LEVEL"
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+UNHEARD = ("vllm.renderers.base", "vllm.model_executor.model_loader.reload.layerwise")
+"""Loggers that warn of chats, which nobody has here, and of tied weights that were copied once."""
 RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
 """How the line of a traceback begins that says what was raised."""
 SHORT = (
@@ -37,7 +39,13 @@ def engine_variables(folder: Path) -> Iterator[None]:
     """
     config = folder / "logging.json"
     config.write_text(json.dumps(_config(_errors(folder))))
-    wanted = {METHOD: "spawn"} | ({} if SWITCH in os.environ else {CONFIG: str(config)})
+    with variables({METHOD: "spawn"} | ({} if SWITCH in os.environ else {CONFIG: str(config)})):
+        yield
+
+
+@contextmanager
+def variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables meanwhile, but for those that are set already."""
     ours = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(ours)
     try:
@@ -82,5 +90,8 @@ def _config(errors: Path) -> dict[str, Any]:
         "disable_existing_loggers": False,
         "formatters": {"screen": {"format": "vllm: %(levelname)s %(message)s"}},
         "handlers": {"screen": screen, "errors": file},
-        "loggers": {"vllm": {"handlers": ["screen", "errors"], "level": level, "propagate": False}},
+        "loggers": {
+            "vllm": {"handlers": ["screen", "errors"], "level": level, "propagate": False},
+            **{name: {"level": "ERROR"} for name in UNHEARD},
+        },
     }

@@ -1,24 +1,28 @@
-"""vLLM as a rollout back end, for comparison: it reads weights by name and shares none."""
+"""vLLM as a rollout back end, for comparison: it has weights of its own and shares none."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flexinfer.backends.base.call import Call
-from flexinfer.backends.vllm_log import failure
+from flexinfer.backends.vllm.log import failure
 from flexinfer.config import EngineConfig, LoraMode, SamplingParams
 from flexinfer.engine.requests.limits import refusal
 from flexinfer.engine.requests.outputs import EngineStats, Request, RequestOutput, checked
 from flexinfer.engine.requests.results import Results, Sample, samples_of
 from flexinfer.engine.steps.state import kind_of
-from flexinfer.errors import UsageError
+from flexinfer.errors import FlexinferError, UsageError
 from flexinfer.kernels.sampler import SamplerKind
 from flexinfer.weights.adapters.adapter import Adapter
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TRUNCATED = "vllm tells no policy log-probabilities with a penalty, top-k, top-p or min-p"
 TEMPERATURES = (0.01, 2.0)
@@ -31,6 +35,7 @@ class VllmBackend:
 
     vLLM tells neither steps nor times of its own: with CUDA graphs, `graph_replays` counts the
     steps that its longest sample needs at least. `folder` is where its engine logs errors.
+    `weights` are what a refresh copies, None where weights were read once, when it was opened.
     """
 
     llm: Any
@@ -43,6 +48,7 @@ class VllmBackend:
     config: EngineConfig
     notices: tuple[str, ...] = ()
     lora: Any = None
+    weights: Iterable[tuple[str, Tensor]] | None = None
     name: str = "vllm"
     stats: EngineStats = field(default_factory=EngineStats)
     policy_version: int = 0
@@ -55,8 +61,7 @@ class VllmBackend:
 
     def generate(self, requests: Sequence[Request]) -> list[RequestOutput]:
         """Serve every request, in input order; raises UsageError where it is closed."""
-        if self.llm is None:
-            raise UsageError("the back end is closed", hint="open another one")
+        self._engine()
         held = checked(requests)
         errors = {index: self._refusal(request) for index, request in enumerate(held)}
         good = {index: held[index] for index, error in errors.items() if error is None}
@@ -73,15 +78,24 @@ class VllmBackend:
         ]
 
     def refresh(self) -> None:
-        """Do nothing: weights and adapter are read once, when it is opened."""
+        """Copy the weights anew, where they are a trainer's; raises what vLLM says of it."""
+        started = time.perf_counter()
+        if self.weights is not None:
+            given = {"weights_iterator": iter(self.weights)}
+            try:
+                self._engine().collective_rpc("reload_weights", kwargs=given)
+            except FlexinferError:
+                raise
+            except Exception as error:
+                raise failure(error, Path(self.folder.name)) from error
         self.policy_version += 1
-        self.stats.refresh_s.append(0.0)
+        self.stats.refresh_s.append(time.perf_counter() - started)
 
     def sleep(self) -> None:
         """Do nothing: a comparison keeps its engine as it is."""
 
     def close(self) -> None:
-        """End the engine's process, which gives the device back."""
+        """End the engine, which gives the device's memory back."""
         if self.llm is None:
             return
         self.llm.llm_engine.engine_core.shutdown()
@@ -89,14 +103,15 @@ class VllmBackend:
         gc.collect()
         self.folder.cleanup()
 
+    def _engine(self) -> Any:
+        """Return the vllm.LLM; raises UsageError where it is closed."""
+        if self.llm is None:
+            raise UsageError("the back end is closed", hint="open another one")
+        return self.llm
+
     def _refusal(self, request: Request) -> str | None:
         """Return why a request cannot be served, or None."""
-        if kind_of(request.sampling) == SamplerKind.TRUNCATED:
-            return TRUNCATED
-        (least, most), asked = TEMPERATURES, request.sampling.temperature
-        if asked != 0 and not least <= asked <= most:
-            return f"vllm samples at temperatures of {least:g} to {most:g}, not at {asked:g}"
-        return refusal(request, self.max_seq_length, self.vocab_size)
+        return unsampled(request.sampling) or refusal(request, self.max_seq_length, self.vocab_size)
 
     def _serve(self, requests: Mapping[int, Request], call: Call) -> None:
         """Ask for all requests at once, and read what comes back."""
@@ -158,6 +173,16 @@ class VllmBackend:
                 short = f"{len(tokens)} tokens and {len(flat)} log-probabilities came back"
                 call.refuse(sample, f"vllm: {short}, without an end")
         return max(len(found.token_ids) for found in output.outputs)
+
+
+def unsampled(asked: SamplingParams) -> str | None:
+    """Return why vLLM cannot sample so and tell log-probabilities of the policy, or None."""
+    if kind_of(asked) == SamplerKind.TRUNCATED:
+        return TRUNCATED
+    (least, most), temperature = TEMPERATURES, asked.temperature
+    if temperature != 0 and not least <= temperature <= most:
+        return f"vllm samples at temperatures of {least:g} to {most:g}, not at {temperature:g}"
+    return None
 
 
 def _parts(samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:

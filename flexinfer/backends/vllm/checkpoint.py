@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
@@ -11,15 +11,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from flexinfer.backends.base.options import ENGINES_OWN
-from flexinfer.backends.vllm import VllmBackend
-from flexinfer.backends.vllm_log import engine_variables, failure
+import torch
+
+from flexinfer.backends.vllm.backend import VllmBackend
+from flexinfer.backends.vllm.engine import built, check_config, imported, settings
+from flexinfer.backends.vllm.log import engine_variables
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.engine.requests.limits import known_positions, limits
-from flexinfer.errors import EnvironmentUnfit, UsageError, one_line
+from flexinfer.errors import UsageError
 from flexinfer.weights import names, sources
 from flexinfer.weights.families import text_config
 from flexinfer.weights.nf4.config import stored_scheme
+from flexinfer.weights.place import choose_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,8 +31,6 @@ if TYPE_CHECKING:
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes as max_lora_rank."""
-SEEDS = 2**32
-"""Seeds that vLLM takes, as it hands them on to numpy."""
 UNSHARED = "no prefix caching: rounds repeat their prompts; each sample computes its prompt anew"
 
 
@@ -53,7 +54,7 @@ class VllmCheckpoint:
         dummy_4bit = packed and options.load_format == "dummy"
         for wrong, flag in (
             (source.dequantised, "--model FILE.gguf"),
-            (options.device == "cpu", "--device cpu"),
+            (options.device == "cpu" and torch.cuda.is_available(), "--device cpu"),
             (options.lora_mode == "merged", "--lora-mode merged"),
             (random, f"--adapter {options.adapter}"),
             (dummy_4bit, "--load-format dummy in 4 bits"),
@@ -70,33 +71,30 @@ class VllmCheckpoint:
     @property
     def vocab_size(self) -> int:
         """Rows of the embedding table."""
-        return int(self._config["vocab_size"])
+        return int(self._config.vocab_size)
 
     @property
-    def _config(self) -> Mapping[str, Any]:
-        """The text model's config."""
-        config: Mapping[str, Any] = text_config(self.source.config, self.source.name).to_dict()
-        return config
+    def _config(self) -> Any:
+        """The text model's config, one of transformers'."""
+        return text_config(self.source.config, self.source.name)
 
     def open(self, config: EngineConfig, report: Report) -> VllmBackend:
         """Build vLLM's engine; raises EnvironmentUnfit or NotEnoughMemory with its own words.
 
         And UsageError for a setting that it has no use for.
         """
-        for name in ENGINES_OWN:
-            if vars(config)[name] != vars(EngineConfig())[name]:
-                raise UsageError(f"--{name.replace('_', '-')} means nothing to vllm")
-        known = known_positions(self._config)
+        check_config(config)
+        known = known_positions(self._config.to_dict())
         longest = limits(config.max_seq_length, None, 1, known, self.source.name).longest
-        settings, tokenizer = self._settings(config, longest), self.source.tokenizer()
+        arguments, tokenizer = self._arguments(config, longest), self.source.tokenizer()
         report("starting vllm", 0, 0)
         with ExitStack() as unfinished:
             folder = TemporaryDirectory(prefix="flexinfer-vllm-")
             unfinished.callback(folder.cleanup)
             where = Path(folder.name)
             with engine_variables(where):
-                vllm, lora = _imported(), self._lora()
-                llm = _built(vllm, settings | {"model": self._where(where)}, lora, where)
+                vllm, lora = imported(), self._lora()
+                llm = built(vllm, arguments | {"model": self._where(where)}, where, lora)
             unfinished.pop_all()
         return VllmBackend(
             llm=llm,
@@ -108,6 +106,7 @@ class VllmCheckpoint:
             max_seq_length=longest,
             config=config,
             notices=(
+                self._dtype()[1],
                 f"vllm {vllm.__version__}: its own copy of the weights, seen by no gate",
                 UNSHARED,
             ),
@@ -116,31 +115,31 @@ class VllmCheckpoint:
 
     def outline(self) -> tuple[PreTrainedModel, Sequence[LayerSpec]]:
         """Return the text model's shapes on the meta device, and its layers."""
-        import torch
-
         from flexinfer.models.catalog import build_decoder
         from flexinfer.weights.nf4.model import prepare
         from flexinfer.weights.skeleton import shell
 
-        dtype: torch.dtype = getattr(torch, self._dtype)
-        config = text_config(self.source.config, self.source.name)
-        module = shell(config, {}, self.source.origin)
+        dtype, _ = self._dtype()
+        module: Any = shell(self._config, {}, self.source.origin)
         module.to(dtype)
         specs = build_decoder(module).specs
         prepare(module, self.source, self.options.load_in_4bit, dtype)
         return module, specs
 
-    @property
-    def _dtype(self) -> str:
-        """The dtype that is asked for; without one bfloat16, as on CUDA everywhere here."""
-        return "bfloat16" if self.options.dtype == "auto" else self.options.dtype
+    def _dtype(self) -> tuple[torch.dtype, str]:
+        """Return the dtype, chosen as for every other back end, and what to say of it.
+
+        More than whether there is a device is not asked: a context of CUDA would stay.
+        """
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return choose_dtype(self.options.dtype, device, self._config.dtype)
 
     def _where(self, folder: Path) -> str:
         """Return the folder to load: the checkpoint's own, or a config alone for random weights."""
         if self.options.load_format != "dummy":
             return self.source.origin
         if self._text_alone:
-            text_config(self.source.config, self.source.name).save_pretrained(folder)
+            self._config.save_pretrained(folder)
         else:
             (folder / "config.json").write_text(json.dumps(dict(self.source.config)))
         return str(folder)
@@ -150,36 +149,21 @@ class VllmCheckpoint:
         """Whether the text model is one part of several, of which the others are left out."""
         return "text_config" in self.source.config
 
-    def _settings(self, config: EngineConfig, longest: int) -> dict[str, Any]:
-        """Return the arguments of vllm.LLM: its defaults, but for what was asked for.
+    def _arguments(self, config: EngineConfig, longest: int) -> dict[str, Any]:
+        """Return the arguments of vllm.LLM but for the model.
 
-        Prompts of earlier rounds are not kept, log-probabilities are of what is sampled from, and
-        of a checkpoint that sees or hears the text model alone is loaded.
+        Of a checkpoint that sees or hears the text model alone is loaded.
         """
-        settings: dict[str, Any] = {
-            "skip_tokenizer_init": True,
-            "generation_config": "vllm",
-            "logprobs_mode": "processed_logprobs",
-            "enable_prefix_caching": False,
-            "dtype": self._dtype,
-            "max_model_len": longest,
-            "max_num_seqs": config.max_batch_size,
-            "seed": config.seed % SEEDS,
-            "enforce_eager": config.cuda_graphs is False,
-        }
-        optional = {
-            "load_format": None if self.options.load_format == "auto" else "dummy",
-            "quantization": "bitsandbytes" if self.options.load_in_4bit else None,
-            "language_model_only": self._text_alone or None,
-            "block_size": config.page_size,
-            "kv_cache_memory_bytes": config.kv_memory,
-        }
+        made = settings(config, longest, str(self._dtype()[0]).removeprefix("torch."))
+        if self.options.load_format != "auto":
+            made["load_format"] = "dummy"
+        if self.options.load_in_4bit:
+            made["quantization"] = "bitsandbytes"
+        if self._text_alone:
+            made["language_model_only"] = True
         if self.options.adapter is not None:
-            settings |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": self._rank()}
-        if config.prefill_tokens != EngineConfig().prefill_tokens:
-            _check_step(config)
-            settings["max_num_batched_tokens"] = config.prefill_tokens
-        return settings | {key: value for key, value in optional.items() if value is not None}
+            made |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": self._rank()}
+        return made
 
     def _rank(self) -> int:
         """Return the least of vLLM's ranks that holds the adapter's largest."""
@@ -200,43 +184,9 @@ class VllmCheckpoint:
         """Return the end ids: the generation config's, else the config's or tokenizer's."""
         for ids in (
             self.source.generation.get("eos_token_id"),
-            self._config.get("eos_token_id"),
+            self._config.eos_token_id,
             tokenizers,
         ):
             if ids is not None:
                 return frozenset([ids] if isinstance(ids, int) else ids)
         return frozenset()
-
-
-def _check_step(config: EngineConfig) -> None:
-    """Raise UsageError where a step of vLLM could not take a token of every sequence."""
-    if config.prefill_tokens < config.max_batch_size:
-        raise UsageError(
-            f"--prefill-tokens {config.prefill_tokens} is less than --max-batch-size "
-            f"{config.max_batch_size}, which vllm does not take",
-            hint="raise one or lower the other",
-        )
-
-
-def _imported() -> Any:
-    """Return the package; raises EnvironmentUnfit where it is broken."""
-    try:
-        return import_module("vllm")
-    except Exception as error:
-        raise EnvironmentUnfit(f"vllm cannot be imported: {one_line(error)}") from error
-
-
-def _built(vllm: Any, settings: Mapping[str, Any], lora: Any, folder: Path) -> Any:
-    """Return a vllm.LLM with the adapter `lora`, if any; raises as `failure` tells."""
-    try:
-        llm = vllm.LLM(**settings)
-    except Exception as error:
-        raise failure(error, folder) from error
-    if lora is None:
-        return llm
-    try:
-        llm.llm_engine.add_lora(lora)
-    except Exception as error:
-        llm.llm_engine.engine_core.shutdown()
-        raise failure(error, folder) from error
-    return llm

@@ -1,0 +1,66 @@
+"""A trainer's weights as a checkpoint has them: what vLLM copies at every refresh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from flexinfer.errors import UsageError
+from flexinfer.kernels.lora import merge
+from flexinfer.models.catalog import build_decoder
+from flexinfer.models.source import is_adapters, plain_name
+from flexinfer.weights.adapters.adapter import Adapter
+from flexinfer.weights.adapters.live import read_live
+from flexinfer.weights.adapters.names import relative_name
+from flexinfer.weights.adapters.targets import Listening
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class TrainedWeights:
+    """Tensors by the names of `module`'s checkpoint, the adapter of `model` merged as it is now.
+
+    `model` is the module itself, or the PeftModel around it. Nothing of either is changed: each
+    merged weight is a tensor of its own, computed in fp32 from the pristine base and rounded once.
+    """
+
+    def __init__(self, module: PreTrainedModel, model: nn.Module) -> None:
+        """See what an adapter may change; raises UsageError for weights in 4 bits."""
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        sources: list[Listening] = []
+
+        def listen(inner: nn.Module, root: str) -> Listening:
+            sources.append(Listening(inner, root))
+            return sources[-1]
+
+        build_decoder(module, listen)
+        if sources[0].packed:
+            raise UsageError(
+                "vllm beside a trainer copies 16-bit and 32-bit weights, none in 4 bits",
+                hint="leave --load-in-4bit out, or take another back end",
+            )
+        self._module, self._model, self._targets = module, model, sources[0].heard
+        self._adapted = any(isinstance(child, BaseTunerLayer) for child in model.modules())
+
+    @torch.no_grad()
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every name and tensor once, tied ones under each of their names."""
+        pairs = (read_live(self._model, self._targets) if self._adapted else Adapter("", {})).pairs
+        for full, tensor in self._module.state_dict().items():
+            if is_adapters(full):
+                continue
+            name = plain_name(full)
+            owner, _, kind = name.rpartition(".")
+            pair = pairs.get(relative_name(owner))
+            if pair is not None and kind == "weight":
+                merged = torch.empty_like(tensor)
+                merge(tensor, pair.a, pair.b, pair.scale, merged)
+                tensor = merged
+            elif pair is not None and pair.bias is not None:
+                tensor = pair.bias
+            yield name, tensor
