@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from logging.config import dictConfig
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 from flexinfer.backends.base.protocol import Checkpoint
 from flexinfer.backends.choose import load_checkpoint
+from flexinfer.backends.vllm.log import UNHEARD
 from flexinfer.config import EngineConfig, ModelOptions, quiet
 from flexinfer.errors import EnvironmentUnfit, NotEnoughMemory, UsageError
 from flexinfer.tasks.bench.measure.rig import Rig, checkpoint_cost
@@ -265,6 +267,17 @@ def test_a_step_holds_a_token_of_every_sequence(folder: str, built: list[FakeLLM
     assert built == []
 
 
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """Take back what a test configures of vLLM's loggers."""
+    yield
+    for name in ("vllm", *UNHEARD):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [], True
+        logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("own_logging")
 def test_what_its_engine_logs_is_told_where_it_dies(
     folder: str,
     built: list[FakeLLM],
