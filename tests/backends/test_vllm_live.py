@@ -16,9 +16,8 @@ from flexinfer.backends.base.protocol import Backend
 from flexinfer.backends.live import open_live
 from flexinfer.config import EngineConfig
 from flexinfer.errors import EnvironmentUnfit, UsageError
-from flexinfer.models.source import is_adapters
 from tests.support.engines import loaded, request
-from tests.support.rollouts import fresh, with_lora
+from tests.support.rollouts import fresh, shake, with_lora
 from tests.support.vllm import FakeLLM, install
 
 CONFIG = EngineConfig(max_batch_size=4, max_seq_length=32, kv_memory=2**20)
@@ -29,14 +28,6 @@ FAMILIES = ("qwen3", "llama", "gemma4")
 def built(monkeypatch: pytest.MonkeyPatch) -> list[FakeLLM]:
     """Put a stand-in in the place of vllm; returns the engines that were built."""
     return install(monkeypatch)
-
-
-def learn(model: nn.Module) -> None:
-    """Move every adapter weight."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if is_adapters(name):
-                parameter.add_(torch.randn_like(parameter) * 0.1)
 
 
 def held(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -56,7 +47,7 @@ def test_a_refresh_copies_the_policy_as_peft_merges_it(family: str, built: list[
     names = set(fresh(family).state_dict())
     backend, module, model = opened(family)
     for step in (1, 2):
-        learn(model)
+        shake(model, step)
         before = held(module)
         backend.refresh()
         assert backend.policy_version == len(built[0].loads) == step
