@@ -138,7 +138,7 @@ complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l beta -x -d 
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l gradient-checkpointing -l no-gradient-checkpointing -d 'Recompute activations in the backward pass (default: where they would not fit).'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l lora-rank -x -d 'Default: 32; tiny-gemma4: 8.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l lora-alpha -x -d 'Default: twice the rank.'
-complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l rollout -x -a 'flex hf hf-cb vllm' -d 'This engine, model.generate, continuous batching, or TRL'\''s vLLM.'
+complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l rollout -x -a 'flex hf hf-cb vllm' -d 'This engine, model.generate, continuous batching, or vLLM.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l temperature -x -d 'Of the samples.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l top-p -x -d '1 is off.'
 complete -c flexinfer -n '__fish_seen_subcommand_from train-grpo' -l top-k -x -d '0 is off.'

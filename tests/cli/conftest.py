@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flexinfer.cli.main import app
+from flexinfer.cli.terminal.signals import Terminated
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.tasks.bench import run as bench_task
 from flexinfer.tasks.bench.compare.gate import Gate
@@ -52,6 +53,12 @@ def generate(stage: Stage, command: Command) -> Command:
     return lambda *words, **more: command("generate", "--model", "m", *words, **more)
 
 
+ENDS = {
+    "slow": KeyboardInterrupt(),
+    "hung up": Terminated(),
+    "broken": RuntimeError("an illegal access"),
+}
+"""What ends a run of a model after its first row."""
 GATE = Gate(checked=4, agreed=4, noise=0.1, mean_logprob_gap=0.01, dtype="float32")
 
 
@@ -89,8 +96,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             environment={},
             started_at="now",
             results=(row,),
-            interrupted=options.model == "slow",
-            ended_by=RuntimeError("an illegal access") if options.model == "broken" else None,
+            ended_by=ENDS.get(options.model),
         )
 
     monkeypatch.setattr(bench_task, "run_bench", run)

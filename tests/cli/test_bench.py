@@ -97,7 +97,7 @@ def test_debug_reaches_the_lanes(command: Any, asked: list[Any], words: list[str
     assert asked[3] == bool(words)
 
 
-@pytest.mark.parametrize(("model", "code"), [("bad", 1), ("slow", 130)])
+@pytest.mark.parametrize(("model", "code"), [("bad", 1), ("slow", 130), ("hung up", 143)])
 def test_the_verdict_is_the_exit_code(
     command: Any, asked: list[Any], model: str, code: int
 ) -> None:

@@ -74,7 +74,7 @@ def test_measured_rows_are_told(tmp_path: Path) -> None:
         assert process.poll() is None
     process.send_signal(signal.SIGHUP)
     stdout, _ = process.communicate(timeout=120)
-    assert process.returncode == 130  # as by SIGTERM
+    assert process.returncode == 143
     assert json.loads(stdout) == json.loads(stats.read_text())
     assert len(json.loads(stdout)["results"]) == 1
 

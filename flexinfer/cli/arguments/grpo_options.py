@@ -175,7 +175,7 @@ class RolloutFlags:
             "--rollout",
             panel=ROLLOUT,
             metavar="flex|hf|hf-cb|vllm",
-            help="This engine, model.generate, continuous batching, or TRL's vLLM.",
+            help="This engine, model.generate, continuous batching, or vLLM.",
         ),
     ] = "flex"
     temperature: Annotated[

@@ -181,7 +181,7 @@ class Comparison:
 class BenchReport:
     """The whole run: what was asked, where it ran, the rows and the verdict.
 
-    `ended_by` is what nobody foresaw and kept further rows from being measured.
+    `ended_by` is what kept further rows from being measured: an interrupt, or what nobody foresaw.
     """
 
     config: Mapping[str, Any]
@@ -190,8 +190,12 @@ class BenchReport:
     results: tuple[BenchResult, ...]
     comparisons: tuple[Comparison, ...] = ()
     agreements: tuple[Agreement, ...] = ()
-    interrupted: bool = False
-    ended_by: Exception | None = None
+    ended_by: BaseException | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody ended the run."""
+        return isinstance(self.ended_by, KeyboardInterrupt)
 
     @property
     def verdict(self) -> Verdict:
@@ -216,14 +220,18 @@ class BenchReport:
 
     @property
     def exit_code(self) -> int:
-        """0 where no harm is found, 130 interrupted, the first error's if all failed, else 1."""
+        """0 where no harm is found, the first error's if all failed, else 1.
+
+        `ended_by` is to be raised: of an interrupt it tells whether a signal was sent.
+        """
         codes = [row.error_code for row in self.results if row.error_code is not None]
         if self.verdict == "failed" and len(codes) == len(self.results):
             return codes[0]
-        return {"ok": 0, "inconclusive": 0, "interrupted": 130}.get(self.verdict, 1)
+        return 0 if self.verdict in ("ok", "inconclusive") else 1
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON document as plain containers."""
+        error = None if self.interrupted else self.ended_by
         return {
             "schema_version": SCHEMA_VERSION,
             "command": "bench",
@@ -235,7 +243,7 @@ class BenchReport:
             "agreements": [asdict(agreement) for agreement in self.agreements],
             "comparisons": [asdict(comparison) for comparison in self.comparisons],
             "verdict": self.verdict,
-            "error": self.ended_by and f"{type(self.ended_by).__name__}: {self.ended_by}",
+            "error": error and f"{type(error).__name__}: {error}",
         }
 
     def to_json(self) -> str:

@@ -102,8 +102,7 @@ def run_bench(
         results=tuple(rows),
         agreements=agreements(rows, options.load_format),
         comparisons=compare(rows, baseline, bench_config.fail_below) if baseline else (),
-        interrupted=isinstance(ended_by, KeyboardInterrupt),
-        ended_by=ended_by if isinstance(ended_by, Exception) else None,
+        ended_by=ended_by,
     )
 
 
