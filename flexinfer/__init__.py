@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from flexinfer.config import EngineConfig, ModelOptions, SamplingParams
     from flexinfer.engine.engine import Engine
     from flexinfer.engine.requests.outputs import Completion, Request, RequestOutput
-    from flexinfer.weights.load import AdapterChoice, LoadedModel, adopt, load
+    from flexinfer.weights.adapters.choice import AdapterChoice
+    from flexinfer.weights.load import LoadedModel, adopt, load
 
 __version__ = "0.1.0"
 __all__ = [
@@ -37,7 +38,7 @@ _HOMES = {
     "EngineConfig": "flexinfer.config",
     "ModelOptions": "flexinfer.config",
     "SamplingParams": "flexinfer.config",
-    "AdapterChoice": "flexinfer.weights.load",
+    "AdapterChoice": "flexinfer.weights.adapters.choice",
     "LoadedModel": "flexinfer.weights.load",
     "adopt": "flexinfer.weights.load",
     "load": "flexinfer.weights.load",

@@ -76,7 +76,7 @@ def _flex(
 
     from flexinfer.backends.flex import FlexBackend
     from flexinfer.engine.engine import Engine
-    from flexinfer.weights.load import AdapterChoice
+    from flexinfer.weights.adapters.choice import AdapterChoice
 
     adapted = any(isinstance(child, BaseTunerLayer) for child in model.modules())
     adapter = AdapterChoice(model, lora_mode) if adapted else None

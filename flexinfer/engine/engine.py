@@ -27,7 +27,7 @@ from flexinfer.engine.steps.prefill import PrefillRunner
 from flexinfer.engine.steps.state import kind_of
 from flexinfer.engine.turn import Turn
 from flexinfer.errors import UsageError
-from flexinfer.weights.inference import AdapterSource
+from flexinfer.weights.adapters.choice import AdapterSource
 from flexinfer.weights.load import LoadedModel, load
 
 RECOMPILE = {"recompile_limit": 1024, "accumulated_recompile_limit": 8192}

@@ -21,21 +21,18 @@ from flexinfer.models.catalog import build_decoder
 from flexinfer.models.source import ModuleSource, is_adapters
 from flexinfer.weights.adapters.adapter import Adapter
 from flexinfer.weights.adapters.check import checked
+from flexinfer.weights.adapters.choice import AdapterChoice, AdapterSource, check_source
 from flexinfer.weights.adapters.live import check_pristine, read_live
 from flexinfer.weights.adapters.many import copies_on
 from flexinfer.weights.adapters.merged import Merge, MergedWeights
 from flexinfer.weights.adapters.runtime import RuntimeWeights
 from flexinfer.weights.adapters.targets import Listening, Targets
 from flexinfer.weights.borrowed import Borrowed
-from flexinfer.weights.names import check_adapter, random_rank
+from flexinfer.weights.names import random_rank
 from flexinfer.weights.nf4.copied import copied_bytes
 
 if TYPE_CHECKING:
     from flexinfer.models.decoder import Decoder
-    from flexinfer.weights.load import AdapterChoice
-
-AdapterSource = Adapter | nn.Module | str | Path
-"""An adapter in memory, a PEFT model, the folder of one, or `random[:RANK]`."""
 
 
 def on(adapter: Adapter, device: torch.device, *, copy: bool = False) -> Adapter:
@@ -51,18 +48,6 @@ def on(adapter: Adapter, device: torch.device, *, copy: bool = False) -> Adapter
         for name, pair in adapter.pairs.items()
     }
     return replace(adapter, pairs=pairs)
-
-
-def check_source(source: object) -> None:
-    """Raise UsageError for what is no adapter, no folder of one and no random one."""
-    if isinstance(source, str | Path):
-        check_adapter(str(source))
-    elif not isinstance(source, Adapter | nn.Module):
-        article = "an" if type(source).__name__[0] in "aeiou" else "a"
-        raise UsageError(
-            "an adapter is an Adapter, a PEFT model, a folder or random[:RANK],"
-            f" not {article} {type(source).__name__}"
-        )
 
 
 class AdapterWeights(Protocol):

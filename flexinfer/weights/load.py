@@ -5,43 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from flexinfer.config import MOST, LoraMode, ModelOptions, Report, quiet
+from flexinfer.config import ModelOptions, Report, quiet
 from flexinfer.core.imports import large_imports
-from flexinfer.errors import NotEnoughMemory, OutOfRange, UsageError
+from flexinfer.errors import NotEnoughMemory, UsageError
 from flexinfer.weights import names
+from flexinfer.weights.adapters.choice import AdapterChoice
 from flexinfer.weights.families import check_transformers, text_config
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedTokenizerFast
 
-    from flexinfer.weights.inference import AdapterSource
     from flexinfer.weights.sources import Source
-
-
-@dataclass(frozen=True)
-class AdapterChoice:
-    """Which adapter, how it is brought in, and the seed of a random one.
-
-    `source` is an Adapter, a PEFT model (its active adapter), a folder, or `random[:RANK]`; without
-    a `mode` it is merged, or over 4-bit weights run beside them.
-    """
-
-    source: AdapterSource
-    mode: LoraMode | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for what is no adapter, mode or seed."""
-        from flexinfer.weights.inference import check_source
-
-        check_source(self.source)
-        if self.mode is not None and self.mode not in get_args(LoraMode):
-            raise OutOfRange("lora_mode", self.mode, ", ".join(get_args(LoraMode)))
-        if not isinstance(self.seed, int) or not 0 <= self.seed <= MOST:
-            raise OutOfRange("seed", self.seed, "0 to 2**63 - 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from flexinfer.config import EngineConfig, ModelOptions, quiet
 from flexinfer.errors import UsageError
 from flexinfer.tasks.bench.measure.rig import Rig
 from flexinfer.tasks.bench.run import BenchConfig, BenchReport, run_bench
-from flexinfer.weights.load import AdapterChoice
+from flexinfer.weights.adapters.choice import AdapterChoice
 from tests.support.engines import request
 from tests.support.rollouts import PROMPTS, fresh, own_logits, with_lora
 from tests.support.tiny import save_tiny

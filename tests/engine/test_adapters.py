@@ -15,9 +15,8 @@ from torch import nn
 from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
 from flexinfer.errors import StaleWeights, UsageError
+from flexinfer.weights.adapters.choice import AdapterChoice, AdapterSource
 from flexinfer.weights.digest import digest
-from flexinfer.weights.inference import AdapterSource
-from flexinfer.weights.load import AdapterChoice
 from tests.support.engines import LIMITS, assert_greedy, complete, ids_of, loaded, request
 from tests.support.engines import OVERRIDES as KINDS
 from tests.support.prompts import prompts_of

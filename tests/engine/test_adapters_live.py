@@ -13,8 +13,8 @@ from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
 from flexinfer.errors import UsageError
 from flexinfer.weights.adapters.adapter import Adapter
+from flexinfer.weights.adapters.choice import AdapterChoice
 from flexinfer.weights.digest import digest
-from flexinfer.weights.load import AdapterChoice
 from tests.engine.test_adapters import (
     MODES,
     NEW,

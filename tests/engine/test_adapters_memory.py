@@ -19,9 +19,9 @@ from flexinfer.engine.memory import SHARE
 from flexinfer.errors import NotEnoughMemory
 from flexinfer.models.catalog import build_decoder
 from flexinfer.weights import place
+from flexinfer.weights.adapters.choice import AdapterChoice
 from flexinfer.weights.adapters.merged import MergedWeights
 from flexinfer.weights.adapters.runtime import RuntimeWeights
-from flexinfer.weights.load import AdapterChoice
 from tests.engine import test_nf4 as four
 from tests.engine.test_adapters import MODES, PROMPTS, engine_over
 from tests.support.engines import complete, machinery, tiny

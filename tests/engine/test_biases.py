@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
 from flexinfer.kernels.linear import Packed
+from flexinfer.weights.adapters.choice import AdapterChoice
 from flexinfer.weights.digest import digest
-from flexinfer.weights.load import AdapterChoice, LoadedModel
+from flexinfer.weights.load import LoadedModel
 from tests.engine.test_adapters import MODES, NEW, PROMPTS
 from tests.support.engines import LIMITS, assert_greedy, complete, ids_of, loaded
 from tests.weights.adapters.cases import biased_llama

@@ -16,10 +16,11 @@ from flexinfer.engine.engine import Engine
 from flexinfer.kernels.linear import Packed
 from flexinfer.kernels.nf4 import Nf4
 from flexinfer.models.catalog import build_decoder
+from flexinfer.weights.adapters.choice import AdapterChoice
 from flexinfer.weights.adapters.merged import MergedWeights
 from flexinfer.weights.adapters.runtime import RuntimeWeights
 from flexinfer.weights.digest import digest
-from flexinfer.weights.load import AdapterChoice, LoadedModel, load
+from flexinfer.weights.load import LoadedModel, load
 from tests.engine.test_adapters import NEW, perturb
 from tests.support.engines import LIMITS, assert_greedy, complete
 from tests.support.prompts import prompts_of

@@ -15,7 +15,7 @@ from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
 from flexinfer.errors import FlexinferError, NotEnoughMemory, StaleWeights, UsageError
 from flexinfer.weights.adapters.adapter import Adapter, Pair
-from flexinfer.weights.load import AdapterChoice
+from flexinfer.weights.adapters.choice import AdapterChoice
 from tests.engine.test_adapters import MODES, PROMPTS, engine_over, fresh
 from tests.support.engines import complete, loaded, tiny
 from tests.weights.adapters.cases import adapted, biased_llama, save

@@ -13,8 +13,8 @@ from peft import LoraConfig, get_peft_model
 from flexinfer.config import EngineConfig
 from flexinfer.engine.engine import Engine
 from flexinfer.kernels.lora import merge
+from flexinfer.weights.adapters.choice import AdapterChoice
 from flexinfer.weights.digest import digest
-from flexinfer.weights.load import AdapterChoice
 from tests.support.cuda import LIMITS, tiny_on_cuda, wide_on_cuda
 from tests.support.engines import (
     assert_greedy,

@@ -19,7 +19,8 @@ from flexinfer.engine.engine import Engine
 from flexinfer.kernels.fast.nf4.lora import nf4_lora_matmul
 from flexinfer.kernels.fast.nf4.tile import untuned
 from flexinfer.kernels.nf4 import CODE, Nf4
-from flexinfer.weights.load import AdapterChoice, load
+from flexinfer.weights.adapters.choice import AdapterChoice
+from flexinfer.weights.load import load
 from tests.support.cuda import LIMITS, WIDE
 from tests.support.engines import OVERRIDES, complete, logprobs_by, logprobs_of
 from tests.support.prompts import prompts_of

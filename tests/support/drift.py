@@ -19,7 +19,7 @@ from flexinfer.tasks.drift.rig import Rig
 from flexinfer.tasks.drift.run import DriftConfig, run_drift
 from flexinfer.tasks.reference.linears import is_packed, linears
 from flexinfer.weights.adapters.adapter import Adapter
-from flexinfer.weights.load import AdapterChoice
+from flexinfer.weights.adapters.choice import AdapterChoice
 from tests.support.engines import loaded, machinery
 from tests.support.mutants import shift_windows
 

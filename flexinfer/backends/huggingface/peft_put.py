@@ -14,11 +14,11 @@ from torch import nn
 from flexinfer.errors import UsageError
 from flexinfer.models.catalog import build_decoder
 from flexinfer.weights.adapters.adapter import Adapter, Pair
+from flexinfer.weights.adapters.choice import AdapterChoice
 from flexinfer.weights.adapters.folder import read_folder
 from flexinfer.weights.adapters.names import relative_name
 from flexinfer.weights.adapters.random_adapter import random_adapter
 from flexinfer.weights.adapters.targets import Listening
-from flexinfer.weights.load import AdapterChoice
 from flexinfer.weights.names import random_rank
 
 NAME = "default"

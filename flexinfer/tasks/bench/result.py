@@ -220,10 +220,7 @@ class BenchReport:
 
     @property
     def exit_code(self) -> int:
-        """0 where no harm is found, the first error's if all failed, else 1.
-
-        `ended_by` is to be raised: of an interrupt it tells whether a signal was sent.
-        """
+        """0 where no harm is found, the first error's if all failed, else 1; without `ended_by`."""
         codes = [row.error_code for row in self.results if row.error_code is not None]
         if self.verdict == "failed" and len(codes) == len(self.results):
             return codes[0]

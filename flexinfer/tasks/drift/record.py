@@ -20,7 +20,8 @@ from flexinfer.tasks.drift.rig import Rig
 from flexinfer.tasks.drift.survival import Survival, survivals
 from flexinfer.tasks.reference.samples import Checked
 from flexinfer.weights.adapters.adapter import Adapter
-from flexinfer.weights.load import AdapterChoice, LoadedModel
+from flexinfer.weights.adapters.choice import AdapterChoice
+from flexinfer.weights.load import LoadedModel
 
 
 @dataclass(frozen=True, kw_only=True)

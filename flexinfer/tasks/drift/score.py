@@ -12,7 +12,7 @@ from flexinfer.tasks.reference.forced import teacher_forced
 from flexinfer.tasks.reference.samples import Reference
 from flexinfer.tasks.reference.trainer import merged_over, peft_over, scaled_by_peft
 from flexinfer.weights.adapters.adapter import Adapter
-from flexinfer.weights.inference import AdapterSource
+from flexinfer.weights.adapters.choice import AdapterSource
 
 SCORING = ("the trainer's log-probabilities", "lower --n-prompts or --max-new-tokens")
 

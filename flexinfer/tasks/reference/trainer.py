@@ -26,8 +26,8 @@ from flexinfer.tasks.reference.linears import (
     put,
 )
 from flexinfer.weights.adapters.adapter import Adapter, Pair
+from flexinfer.weights.adapters.choice import AdapterSource
 from flexinfer.weights.adapters.names import relative_name
-from flexinfer.weights.inference import AdapterSource
 from flexinfer.weights.names import random_rank
 
 NAME = "verify_drift"

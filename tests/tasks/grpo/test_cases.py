@@ -17,8 +17,8 @@ from flexinfer.engine.requests.outputs import RequestOutput
 from flexinfer.tasks.grpo.records.log import completions
 from flexinfer.tasks.grpo.saved.checkpoints import save
 from flexinfer.tasks.grpo.training.correction import GAP
+from flexinfer.weights.adapters.choice import AdapterChoice
 from flexinfer.weights.digest import digest
-from flexinfer.weights.load import AdapterChoice
 from tests.support.engines import complete, loaded
 from tests.support.grpo import PROMPTS, config, logged, parts, shorter
 from tests.support.rollouts import fresh

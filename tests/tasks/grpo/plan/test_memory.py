@@ -27,7 +27,8 @@ from flexinfer.tasks.grpo.plan.standing import (
     optimizer_bytes,
     weight_bytes,
 )
-from flexinfer.weights.load import AdapterChoice, LoadedModel, load
+from flexinfer.weights.adapters.choice import AdapterChoice
+from flexinfer.weights.load import LoadedModel, load
 from tests.support.tiny import FAMILIES, save_tiny
 
 RANK = 4
