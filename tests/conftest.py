@@ -29,9 +29,12 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+# what a shell starts in the background ignores Ctrl-C, nohup has SIGHUP ignored, and so would all
+# that tests start; a handler is none of theirs
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    # what a shell starts in the background ignores Ctrl-C, and so would all that tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *came: None)
 for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"):
     os.environ.pop(name, None)
 

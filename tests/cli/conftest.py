@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pytest
@@ -15,6 +15,7 @@ from flexinfer.tasks.bench import run as bench_task
 from flexinfer.tasks.bench.compare.gate import Gate
 from flexinfer.tasks.bench.run import BenchConfig, BenchReport, BenchResult
 from tests.support.fake_engine import Stage, install
+from tests.support.processes import end_all
 
 
 class Result(Protocol):
@@ -26,6 +27,12 @@ class Result(Protocol):
 
 
 Command = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running() -> Iterator[None]:
+    yield
+    end_all()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from shlex import join
 import pytest
 
 from flexinfer.tasks.grpo.saved.checkpoints import newest
-from tests.cli.test_processes import GENERATE, start
+from tests.support.processes import GENERATE, start
 
 FLEXINFER = (sys.executable, "-m", "flexinfer")
 TRAIN = (

@@ -10,21 +10,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pytest
 
-FLEXINFER = [sys.executable, "-m", "tests.support.fake_engine"]
-GENERATE = [*FLEXINFER, "generate", "--model", "m"]
-ROOT = Path(__file__).parents[2]
-
-
-def start(words: list[str], **options: Any) -> subprocess.Popen[str]:
-    """Start a process whose stdout is buffered, as it is by default."""
-    variables = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
-    variables |= options.pop("variables", {})
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    return subprocess.Popen(words, text=True, cwd=ROOT, env=variables, **options)
+from tests.support.processes import FAKE, GENERATE, ROOT, start
 
 
 def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
@@ -42,7 +32,7 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
 def test_help_into_a_closed_pipe_ends_quietly() -> None:
     read, write = os.pipe()
     os.close(read)
-    process = start([*FLEXINFER, "generate", "--help"], stdout=write)
+    process = start([*FAKE, "generate", "--help"], stdout=write)
     os.close(write)
     _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr) == (0, "")

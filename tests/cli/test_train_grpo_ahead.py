@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_processes import start
 from tests.cli.test_train_grpo import SHORT
 from tests.cli.test_train_grpo_plan import refused_alike
 from tests.support.grpo_runs import few_sums
+from tests.support.processes import start
 
 QUICK = """
 import json, sys
