@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from flexinfer.backends.vllm.log import UNHEARD, variables
-
 NO_NEWS = {
     # on import, which PEFT does, of a CPU kernel for 4-bit that nobody asked for
     "bitsandbytes.backends.cpu.ops": "",
@@ -17,9 +15,8 @@ NO_NEWS = {
     "transformers.trainer_utils": "do not match the ones in the `trainer_state.json`",
     # of a process group that vLLM made for itself alone
     "transformers.training_args": "torch.distributed process group is initialized, but",
-    **dict.fromkeys(UNHEARD, ""),
 }
-"""Warnings that nobody is to hear: by their logger, those that contain a text."""
+"""Warnings that nobody is to hear, beside vLLM's: by their logger, those that contain a text."""
 VLLM = {"VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_LOGGING_LEVEL": "WARNING"}
 """TRL imports vLLM where it is installed, which then logs to stdout."""
 
@@ -32,8 +29,10 @@ def _news_but(text: str) -> Callable[[logging.LogRecord], bool]:
 @contextmanager
 def hushed() -> Iterator[None]:
     """Ignore deprecations inside transformers and TRL, and what concerns nobody, meanwhile."""
+    from flexinfer.backends.vllm.log import UNHEARD, variables
+
     with ExitStack() as after, warnings.catch_warnings(), variables(VLLM):
-        for name, text in NO_NEWS.items():
+        for name, text in (NO_NEWS | dict.fromkeys(UNHEARD, "")).items():
             logger, news = logging.getLogger(name), _news_but(text)
             logger.addFilter(news)
             after.callback(logger.removeFilter, news)
