@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flexinfer.backends.base.options import RolloutOptions
+from flexinfer.backends.base.options import RolloutOptions, check_lora_mode
 from flexinfer.backends.choose import check_backend
 from flexinfer.config import EngineConfig, LoraMode, Report, quiet
 from flexinfer.errors import UsageError
@@ -43,14 +43,9 @@ def open_live(
             "the model that is trained is not the one that was loaded",
             hint="hand in loaded.module, or what get_peft_model made of it",
         )
+    check_lora_mode(name, lora_mode)
     if name == "flex":
         return _flex(loaded, model, config, lora_mode, report)
-    if lora_mode is not None and (name == "vllm" or lora_mode == "merged"):
-        does = "merges the adapter" if name == "vllm" else "runs its adapter beside it"
-        raise UsageError(
-            f"--lora-mode {lora_mode} means nothing to {name}: it {does}",
-            hint="leave --lora-mode out",
-        )
     if name == "vllm":
         from flexinfer.backends.vllm.live import open_vllm
 

@@ -115,13 +115,12 @@ def _dry_run(
 
     problems = None if work is None else work.problems
     said.extend(() if problems is None else problems.notices)
-    held_out = held_out_of(config, problems, said.append)
     planned = plan_run(
         options,
         engine,
         config,
         processes=count(),
-        held_out=held_out,
+        held_out=held_out_of(config, problems, said.append),
         widen=widen,
         rollout_options=rollout_options,
         problems=problems,

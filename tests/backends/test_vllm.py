@@ -53,6 +53,7 @@ def test_what_it_is_built_with(folder: str, built: list[FakeLLM]) -> None:
     expected = {
         "dtype": "bfloat16", "max_model_len": 32, "max_num_seqs": 4, "seed": 5, "block_size": 16,
         "kv_cache_memory_bytes": 2**20, "enforce_eager": True, "max_num_batched_tokens": 512,
+        "gpu_memory_utilization": 0.01,
         "load_format": "dummy", "logprobs_mode": "processed_logprobs",
         "enable_prefix_caching": False, "skip_tokenizer_init": True, "generation_config": "vllm",
     }  # fmt: skip
@@ -186,6 +187,7 @@ def test_the_engines_own_settings_are_refused(folder: str, built: list[FakeLLM])
         (ValueError("Free memory on device cuda:0 (1/8 GiB) on startup is less"), NotEnoughMemory),
         (ValueError("No available memory for the cache blocks."), NotEnoughMemory),
         (ValueError("larger than the available KV cache memory (1 GiB)"), NotEnoughMemory),
+        (ValueError("(12/13 GiB) on kv cache is less than requested memory"), NotEnoughMemory),
     ],
 )
 def test_what_vllm_says_on_building_is_told_in_a_line(
@@ -368,3 +370,29 @@ def test_its_dtype_and_device_are_those_of_every_back_end(
             checkpoint(folder, device="cpu")
     else:
         checkpoint(folder, device="cpu")
+
+
+@pytest.mark.parametrize("halt", [KeyboardInterrupt(), RuntimeError("no more")])
+def test_a_call_that_broke_off_is_not_gone_on_with(
+    folder: str, built: list[FakeLLM], halt: BaseException
+) -> None:
+    """vLLM would serve what is left of it first, and its outputs fit no request."""
+    backend = checkpoint(folder).open(CONFIG, quiet)
+    built[0].halts = halt
+    with pytest.raises((KeyboardInterrupt, EnvironmentUnfit)):
+        backend.generate([request((5,))])
+    built[0].halts = None
+    with pytest.raises(UsageError, match="broke off"):
+        backend.generate([request((5,))])
+    backend.close()
+    assert built[0].ended == 1
+
+
+def test_a_shutdown_that_fails_leaves_nothing(folder: str, built: list[FakeLLM]) -> None:
+    backend = checkpoint(folder).open(CONFIG, quiet)
+    where = Path(built[0].settings["model"])
+    built[0].unending = True
+    with pytest.raises(RuntimeError, match="cannot end"):
+        backend.close()
+    assert not where.exists()
+    backend.close()

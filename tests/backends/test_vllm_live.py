@@ -14,6 +14,7 @@ from torch import nn
 
 from flexinfer.backends.base.protocol import Backend
 from flexinfer.backends.live import open_live
+from flexinfer.backends.vllm.trained import check_copied
 from flexinfer.config import EngineConfig
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from tests.support.engines import loaded, request
@@ -83,7 +84,8 @@ def test_what_it_is_built_with(built: list[FakeLLM]) -> None:
         "kv_cache_memory_bytes": 2**20, "enforce_eager": False, "load_format": "dummy",
         "logprobs_mode": "processed_logprobs", "enable_prefix_caching": False,
         "skip_tokenizer_init": True, "generation_config": "vllm",
-        "distributed_executor_backend": "uni",
+        "distributed_executor_backend": "uni", "max_num_batched_tokens": 16384,
+        "gpu_memory_utilization": 0.01,
     }  # fmt: skip
     assert built[0].config_json["architectures"] == ["Gemma4ForCausalLM"]
     assert built[0].config_json["tie_word_embeddings"] is False, "a CPU packs the head"
@@ -92,12 +94,15 @@ def test_what_it_is_built_with(built: list[FakeLLM]) -> None:
     assert torch.equal(torch.get_rng_state(), state[0])
     assert random.getstate() == state[1]
     assert any("made anew" in line for line in backend.notices)
+    assert "KV cache: 1.0 MiB" in backend.notices
 
 
 def test_it_serves_and_closes(built: list[FakeLLM]) -> None:
     backend, _, _ = opened()
     backend.refresh()
+    state = torch.get_rng_state()
     (output,) = backend.generate([request((5, 6), max_new_tokens=3, ignore_eos=True)])
+    assert torch.equal(torch.get_rng_state(), state), "the trainer's, which vLLM draws from"
     assert output.outputs[0].token_ids == (7, 8, 9)
     backend.close()
     assert built[0].ended == 1
@@ -111,6 +116,9 @@ def test_what_vllm_says_of_weights_is_told_in_a_line(built: list[FakeLLM]) -> No
     with pytest.raises(EnvironmentUnfit, match=r"^vllm: There is no module or parameter named"):
         backend.refresh()
     assert backend.policy_version == 0
+    built[0].died = False
+    with pytest.raises(UsageError, match="broke off"):
+        backend.generate([request((5, 6))])
 
 
 def test_an_adapter_that_cannot_be_merged_is_the_trainers_error(built: list[FakeLLM]) -> None:
@@ -118,7 +126,10 @@ def test_an_adapter_that_cannot_be_merged_is_the_trainers_error(built: list[Fake
     model.disable_adapter_layers()
     with pytest.raises(UsageError, match="adapters are disabled"):
         backend.refresh()
-    assert backend.policy_version == 0
+    assert (backend.policy_version, built[0].loads) == (0, [])
+    model.enable_adapter_layers()
+    backend.refresh()  # nothing had begun
+    assert backend.policy_version == 1
 
 
 @pytest.mark.parametrize(
@@ -139,11 +150,33 @@ def test_settings_that_it_does_not_take(
 
 def test_a_lora_mode_is_not_for_it(built: list[FakeLLM]) -> None:
     module: Any = fresh("qwen3")
-    with pytest.raises(UsageError, match="--lora-mode runtime means nothing to vllm"):
+    with pytest.raises(UsageError, match="--lora-mode runtime means nothing to vllm: its adapter"):
         open_live("vllm", loaded(module), with_lora(module), CONFIG, lora_mode="runtime")
 
 
 def test_a_missing_package_is_exit_3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flexinfer.backends.choose.find_spec", lambda name: None)
     with pytest.raises(EnvironmentUnfit, match="--rollout vllm: vllm is not installed"):
+        opened()
+
+
+def test_among_processes_of_a_launcher_each_is_vllms_own(
+    built: list[FakeLLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    opened()
+    assert built[0].settings["distributed_executor_backend"] == "external_launcher"
+
+
+def test_weights_in_4_bits_are_not_copied(built: list[FakeLLM]) -> None:
+    with pytest.raises(UsageError, match="16 and 32 bits, none of 4"):
+        check_copied(True)
+    check_copied(False)
+
+
+def test_a_trainer_on_the_cpu_beside_a_gpu_is_refused(
+    built: list[FakeLLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UsageError, match="--device cpu"):
         opened()

@@ -101,3 +101,25 @@ def test_a_plan_for_several_processes_meets_none(
     plan = command(*SHORT, "--dry-run", "--json", "--output-dir", str(tmp_path / "run"))
     assert plan.exit_code == 0, plan.stderr
     assert json.loads(plan.stdout)["batch"]["completions_per_step"] == 16 * 1
+
+
+@pytest.mark.parametrize("rollout", ["flex", "vllm"])
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_broken_vllm_that_trl_imports_is_the_machines_fault(
+    rollout: str, dry: tuple[str, ...], tmp_path: Path
+) -> None:
+    """TRL imports it where it is installed, whatever rolls out."""
+    broken = tmp_path / "vllm"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ImportError('libcudart.so.13: no such file')\n")
+    meta = tmp_path / "vllm-0.30.0.dist-info"
+    meta.mkdir()
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.30.0\n")
+    words = [*SHORT, "--rollout", rollout, "--output-dir", str(tmp_path / "run"), *dry]
+    process = start(
+        [sys.executable, "-m", "flexinfer", *words], variables={"PYTHONPATH": str(tmp_path)}
+    )
+    stdout, stderr = process.communicate(timeout=120)
+    assert (process.returncode, stdout) == (3, "")
+    assert "libcudart.so.13" in stderr
+    assert "Traceback" not in stderr

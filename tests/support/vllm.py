@@ -34,6 +34,7 @@ LLM_ARGUMENTS = frozenset(
         "language_model_only",
         "block_size",
         "kv_cache_memory_bytes",
+        "gpu_memory_utilization",
         "enable_lora",
         "max_loras",
         "max_lora_rank",
@@ -96,6 +97,8 @@ class FakeLLM:
     lost: int = 0
     off: int = 0
     died: bool = False
+    halts: BaseException | None = None
+    unending: bool = False
     in_process: bool = False
     loads: list[dict[str, Any]] = field(default_factory=list)
 
@@ -110,6 +113,8 @@ class FakeLLM:
 
     def shutdown(self, timeout: float | None = None) -> None:
         self.ended += 1
+        if self.unending:
+            raise RuntimeError("cannot end")
 
     def collective_rpc(
         self,
@@ -118,6 +123,8 @@ class FakeLLM:
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> list[Any]:
+        if self.halts is not None:
+            raise self.halts
         if self.died:
             raise RuntimeError("There is no module or parameter named 'model.odd'")
         assert (method, args, self.in_process) == ("reload_weights", (), True)
@@ -135,6 +142,9 @@ class FakeLLM:
         lora_request: Any = None,
     ) -> list[Any]:
         assert use_tqdm is False
+        if self.halts is not None:
+            raise self.halts
+        torch.rand(1)  # drawing moves the state of the process that it lives in
         if self.died:
             raise RuntimeError("EngineCore encountered an issue. See stack trace for root cause.")
         self.calls.append((prompts, sampling_params, lora_request))

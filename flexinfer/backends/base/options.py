@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flexinfer.config import EngineConfig, LoraMode
 from flexinfer.errors import UsageError
 
 ENGINES_OWN = (
@@ -16,6 +17,13 @@ ENGINES_OWN = (
 """Fields of EngineConfig that mean nothing but to this package's own engine."""
 OF_MODULE = ("hf", "hf-cb")
 """Back ends that run the Hugging Face module's own forward."""
+LORA_MODES: dict[str, tuple[LoraMode | None, ...]] = {
+    "flex": (None, "merged", "runtime"),
+    "hf": (None, "runtime"),
+    "hf-cb": (None, "runtime"),
+    "vllm": (None, "merged"),
+}
+"""How back ends over a trainer's module bring its adapter in."""
 COMPILE_MODES = (
     "default",
     "reduce-overhead",
@@ -66,3 +74,21 @@ class RolloutOptions:
                     f"{flag} is for {' and '.join(takers)}, not for {backend}",
                     hint="leave it out, or take another back end",
                 )
+
+
+def check_lora_mode(backend: str, asked: LoraMode | None) -> None:
+    """Raise UsageError where a back end over a trainer's module brings its adapter in otherwise."""
+    takes = LORA_MODES[backend]
+    if asked not in takes:
+        raise UsageError(
+            f"--lora-mode {asked} means nothing to {backend}: its adapter is {takes[-1]}",
+            hint="leave --lora-mode out",
+        )
+
+
+def check_own(backend: str, config: EngineConfig) -> None:
+    """Raise UsageError for a setting that means nothing but to this package's own engine."""
+    for name in ENGINES_OWN:
+        if vars(config)[name] != vars(EngineConfig())[name]:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} means nothing to {backend}", hint="leave it out")

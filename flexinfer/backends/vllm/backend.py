@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +18,7 @@ from flexinfer.engine.requests.limits import refusal
 from flexinfer.engine.requests.outputs import EngineStats, Request, RequestOutput, checked
 from flexinfer.engine.requests.results import Results, Sample, samples_of
 from flexinfer.engine.steps.state import kind_of
-from flexinfer.errors import FlexinferError, UsageError
+from flexinfer.errors import UsageError
 from flexinfer.kernels.sampler import SamplerKind
 from flexinfer.weights.adapters.adapter import Adapter
 
@@ -35,7 +36,8 @@ class VllmBackend:
 
     vLLM tells neither steps nor times of its own: with CUDA graphs, `graph_replays` counts the
     steps that its longest sample needs at least. `folder` is where its engine logs errors.
-    `weights` are what a refresh copies, None where weights were read once, when it was opened.
+    `weights` are what a refresh copies, None where weights were read once, when it was opened;
+    `quietly` keeps the random state of the process that it lives in as it was.
     """
 
     llm: Any
@@ -49,10 +51,12 @@ class VllmBackend:
     notices: tuple[str, ...] = ()
     lora: Any = None
     weights: Iterable[tuple[str, Tensor]] | None = None
+    quietly: Callable[[], AbstractContextManager[None]] = nullcontext
     name: str = "vllm"
     stats: EngineStats = field(default_factory=EngineStats)
     policy_version: int = 0
     _calls: int = 0
+    _broken: bool = False
 
     @property
     def adapter(self) -> tuple[Adapter, LoraMode] | None:
@@ -82,12 +86,8 @@ class VllmBackend:
         started = time.perf_counter()
         if self.weights is not None:
             given = {"weights_iterator": iter(self.weights)}
-            try:
-                self._engine().collective_rpc("reload_weights", kwargs=given)
-            except FlexinferError:
-                raise
-            except Exception as error:
-                raise failure(error, Path(self.folder.name)) from error
+            with self._at_work() as engine:
+                engine.collective_rpc("reload_weights", kwargs=given)
         self.policy_version += 1
         self.stats.refresh_s.append(time.perf_counter() - started)
 
@@ -98,16 +98,36 @@ class VllmBackend:
         """End the engine, which gives the device's memory back."""
         if self.llm is None:
             return
-        self.llm.llm_engine.engine_core.shutdown()
-        self.llm = None
-        gc.collect()
-        self.folder.cleanup()
+        try:
+            self.llm.llm_engine.engine_core.shutdown()
+        finally:
+            self.llm = None
+            gc.collect()
+            self.folder.cleanup()
 
     def _engine(self) -> Any:
         """Return the vllm.LLM; raises UsageError where it is closed."""
         if self.llm is None:
             raise UsageError("the back end is closed", hint="open another one")
+        if self._broken:
+            raise UsageError(
+                "a call of vllm broke off, and would be gone on with", hint="open another one"
+            )
         return self.llm
+
+    @contextmanager
+    def _at_work(self) -> Iterator[Any]:
+        """Lend the vllm.LLM; raises NotEnoughMemory or EnvironmentUnfit with its own words.
+
+        What breaks off, by Ctrl-C too, leaves requests or weights behind that nobody finishes.
+        """
+        engine, self._broken = self._engine(), True
+        with self.quietly():
+            try:
+                yield engine
+            except Exception as error:
+                raise failure(error, Path(self.folder.name)) from error
+        self._broken = False
 
     def _refusal(self, request: Request) -> str | None:
         """Return why a request cannot be served, or None."""
@@ -131,16 +151,14 @@ class VllmBackend:
             self.stats.graph_replays += max(longest) - 1
 
     def _asked(self, parts: Sequence[tuple[Request, Sequence[Sample]]]) -> list[Any]:
-        """Return vLLM's outputs; raises NotEnoughMemory or EnvironmentUnfit with its own words."""
-        try:
-            outputs: list[Any] = self.llm.generate(
+        """Return vLLM's outputs, one of each."""
+        with self._at_work() as engine:
+            outputs: list[Any] = engine.generate(
                 [{"prompt_token_ids": list(r.prompt_token_ids)} for r, _ in parts],
                 [self._params(r.sampling, part) for r, part in parts],
                 use_tqdm=False,
                 lora_request=self.lora,
             )
-        except Exception as error:
-            raise failure(error, Path(self.folder.name)) from error
         return outputs
 
     def _params(self, asked: SamplingParams, part: Sequence[Sample]) -> Any:

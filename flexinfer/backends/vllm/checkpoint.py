@@ -95,23 +95,25 @@ class VllmCheckpoint:
             with engine_variables(where):
                 vllm, lora = imported(), self._lora()
                 llm = built(vllm, arguments | {"model": self._where(where)}, where, lora)
+            unfinished.callback(llm.llm_engine.engine_core.shutdown)
+            backend = VllmBackend(
+                llm=llm,
+                folder=folder,
+                sampling_params=vllm.SamplingParams,
+                tokenizer=tokenizer,
+                eos_ids=self._eos_ids(tokenizer.eos_token_id),
+                vocab_size=self.vocab_size,
+                max_seq_length=longest,
+                config=config,
+                notices=(
+                    self._dtype()[1],
+                    f"vllm {vllm.__version__}: its own copy of the weights, seen by no gate",
+                    UNSHARED,
+                ),
+                lora=lora,
+            )
             unfinished.pop_all()
-        return VllmBackend(
-            llm=llm,
-            folder=folder,
-            sampling_params=vllm.SamplingParams,
-            tokenizer=tokenizer,
-            eos_ids=self._eos_ids(tokenizer.eos_token_id),
-            vocab_size=self.vocab_size,
-            max_seq_length=longest,
-            config=config,
-            notices=(
-                self._dtype()[1],
-                f"vllm {vllm.__version__}: its own copy of the weights, seen by no gate",
-                UNSHARED,
-            ),
-            lora=lora,
-        )
+        return backend
 
     def outline(self) -> tuple[PreTrainedModel, Sequence[LayerSpec]]:
         """Return the text model's shapes on the meta device, and its layers."""

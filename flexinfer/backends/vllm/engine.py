@@ -7,26 +7,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from flexinfer.backends.base.options import ENGINES_OWN
+from flexinfer.backends.base.options import check_own
 from flexinfer.backends.vllm.log import failure
 from flexinfer.config import EngineConfig
 from flexinfer.errors import EnvironmentUnfit, UsageError, one_line
 
 SEEDS = 2**32
 """Seeds that vLLM takes, as it hands them on to numpy."""
+NO_SHARE = 0.01
+"""gpu_memory_utilization where kv_cache_memory_bytes is given: that much must be free, no less."""
 
 
-def check_config(config: EngineConfig) -> None:
+def check_config(config: EngineConfig, beside: bool = False) -> None:
     """Raise UsageError for a setting that means nothing to vLLM, or that it does not take.
 
-    A step of its must be able to take a token of every sequence.
+    A step of its must be able to take a token of every sequence; `beside` a trainer its size is
+    always given.
     """
-    for name in ENGINES_OWN:
-        if vars(config)[name] != vars(EngineConfig())[name]:
-            raise UsageError(
-                f"--{name.replace('_', '-')} means nothing to vllm", hint="leave it out"
-            )
-    if _own_step(config) and config.prefill_tokens < config.max_batch_size:
+    check_own("vllm", config)
+    if (_own_step(config) or beside) and config.prefill_tokens < config.max_batch_size:
         raise UsageError(
             f"--prefill-tokens {config.prefill_tokens} is less than --max-batch-size "
             f"{config.max_batch_size}, which vllm does not take",
@@ -37,7 +36,8 @@ def check_config(config: EngineConfig) -> None:
 def settings(config: EngineConfig, longest: int, dtype: str) -> dict[str, Any]:
     """Return arguments of vllm.LLM: `longest` in tokens, `dtype` by its name in torch.
 
-    Prompts of earlier calls are not kept, and log-probabilities are of what is sampled from.
+    Prompts of earlier calls are not kept, and log-probabilities are of what is sampled from. Where
+    the cache's size is given, the share of the device that vLLM asks to be free is not wanted.
     """
     always = {
         "skip_tokenizer_init": True,
@@ -53,6 +53,7 @@ def settings(config: EngineConfig, longest: int, dtype: str) -> dict[str, Any]:
     optional = {
         "block_size": config.page_size,
         "kv_cache_memory_bytes": config.kv_memory,
+        "gpu_memory_utilization": None if config.kv_memory is None else NO_SHARE,
         "max_num_batched_tokens": config.prefill_tokens if _own_step(config) else None,
     }
     return always | {name: value for name, value in optional.items() if value is not None}

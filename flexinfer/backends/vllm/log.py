@@ -17,8 +17,13 @@ from flexinfer.errors import EnvironmentUnfit, FlexinferError, NotEnoughMemory, 
 
 CONFIG, SWITCH, LEVEL = "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_LEVEL"
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
-UNHEARD = ("vllm.renderers.base", "vllm.model_executor.model_loader.reload.layerwise")
-"""Loggers that warn of chats, which nobody has here, and of tied weights that were copied once."""
+UNHEARD = (
+    "vllm.renderers.base",
+    "vllm.model_executor.model_loader.reload.layerwise",
+    "vllm.v1.worker.cpu_worker",
+)
+"""Loggers that warn of chats, which nobody has here, of tied weights that were copied once, and on
+a CPU of threads, before every call."""
 RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
 """How the line of a traceback begins that says what was raised."""
 SHORT = (
@@ -26,6 +31,7 @@ SHORT = (
     "free memory on device",
     "no available memory",
     "available kv cache memory",
+    "is less than requested memory",
 )
 """What vLLM and torch say where memory does not suffice, in lower case."""
 
@@ -44,15 +50,17 @@ def engine_variables(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables meanwhile, but for those that are set already."""
-    ours = {name: value for name, value in wanted.items() if name not in os.environ}
+def variables(wanted: Mapping[str, str], over: bool = False) -> Iterator[None]:
+    """Set environment variables meanwhile; those that are set already only with `over`."""
+    ours = {name: value for name, value in wanted.items() if over or name not in os.environ}
+    before = {name: os.environ[name] for name in ours if name in os.environ}
     os.environ.update(ours)
     try:
         yield
     finally:
         for name in ours:
-            os.environ.pop(name, None)
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def failure(error: Exception, folder: Path) -> FlexinferError:

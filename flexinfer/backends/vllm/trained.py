@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +12,7 @@ from flexinfer.errors import UsageError
 from flexinfer.kernels.lora import merge
 from flexinfer.models.catalog import build_decoder
 from flexinfer.models.source import is_adapters, plain_name
-from flexinfer.weights.adapters.adapter import Adapter
+from flexinfer.weights.adapters.adapter import Adapter, Pair
 from flexinfer.weights.adapters.live import read_live
 from flexinfer.weights.adapters.names import relative_name
 from flexinfer.weights.adapters.targets import Listening
@@ -39,18 +39,21 @@ class TrainedWeights:
             return sources[-1]
 
         build_decoder(module, listen)
-        if sources[0].packed:
-            raise UsageError(
-                "vllm beside a trainer copies 16-bit and 32-bit weights, none in 4 bits",
-                hint="leave --load-in-4bit out, or take another back end",
-            )
+        check_copied(sources[0].packed)
         self._module, self._model, self._targets = module, model, sources[0].heard
         self._adapted = any(isinstance(child, BaseTunerLayer) for child in model.modules())
 
-    @torch.no_grad()
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every name and tensor once, tied ones under each of their names."""
-        pairs = (read_live(self._model, self._targets) if self._adapted else Adapter("", {})).pairs
+        """Return every name and tensor, tied ones under each of their names.
+
+        Raises UsageError of an adapter that cannot be read, before there is a first one.
+        """
+        adapter = read_live(self._model, self._targets) if self._adapted else Adapter("none", {})
+        return self._merged(adapter.pairs)
+
+    @torch.no_grad()
+    def _merged(self, pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Tensor]]:
+        """Yield them."""
         for full, tensor in self._module.state_dict().items():
             if is_adapters(full):
                 continue
@@ -64,3 +67,12 @@ class TrainedWeights:
             elif pair is not None and pair.bias is not None:
                 tensor = pair.bias
             yield name, tensor
+
+
+def check_copied(packed: bool) -> None:
+    """Raise UsageError for weights that are `packed` into 4 bits."""
+    if packed:
+        raise UsageError(
+            "vllm beside a trainer copies weights of 16 and 32 bits, none of 4",
+            hint="train 16-bit weights, or take another back end",
+        )

@@ -29,7 +29,8 @@ from flexinfer.weights.families import check_transformers
 from flexinfer.weights.names import resolve
 
 WANTED_BY, EXTRA = "train-grpo", "grpo"
-TRAINS = ("trl", "datasets", "accelerate")
+TRAINS, TRAINER = ("trl", "datasets", "accelerate"), "trl.trainer.grpo_trainer"
+"""Packages, and what is imported of the first: it imports vLLM too, where that is installed."""
 
 
 class Ahead(NamedTuple):
@@ -60,6 +61,8 @@ def look_ahead(
     Raises UsageError, EnvironmentUnfit or WriteFailed.
     """
     _check_settings(options, engine, config, rollout_options)
+    if config.dataset.lower() in HUB_SETS:  # fetching takes longer than importing
+        _check_libraries(config)
     work = work_of(config)
     check_enough(work.problems, config, processes.count())  # some may be too long, besides
     data = digest(work.problems)
@@ -109,7 +112,7 @@ def _check_settings(
 def _check_libraries(config: GrpoConfig) -> None:
     """Check the names that transformers knows, then that what trains can be imported."""
     check_names(config)
-    for module in TRAINS:
+    for module in (*TRAINS, TRAINER):
         need(module, WANTED_BY, EXTRA)
 
 

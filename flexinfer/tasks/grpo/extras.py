@@ -22,7 +22,7 @@ def need(module: str, wanted_by: str, extra: str) -> Any:
     """
     try:
         return importlib.import_module(module)
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # transformers' lazy modules wrap it
         missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         said = "is not installed" if missing else f"cannot be imported: {one_line(error)}"
         raise _missing(module, wanted_by, extra, said) from error

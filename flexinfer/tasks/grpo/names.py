@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from flexinfer.backends.base.options import ENGINES_OWN, OF_MODULE
-from flexinfer.backends.choose import BACKENDS
+from flexinfer.backends.base.options import check_lora_mode
+from flexinfer.backends.choose import check_backend
+from flexinfer.backends.vllm.engine import check_config
 from flexinfer.config import EngineConfig, ModelOptions, SamplingParams
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from flexinfer.tasks.grpo.config import GrpoConfig
-from flexinfer.tasks.grpo.extras import check_there, need
+from flexinfer.tasks.grpo.extras import need
 
 LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo")
 """TRL's losses that an importance weight of the advantages corrects; vespo's takes it otherwise."""
@@ -21,15 +22,13 @@ def check_own_names(config: GrpoConfig) -> None:
 
     And EnvironmentUnfit for a back end that is not installed; no library is imported.
     """
-    _one_of("--rollout", config.rollout, BACKENDS)
+    check_backend(config.rollout, "--rollout")
     _one_of("--loss-type", config.loss_type, LOSSES)
     _sampling(config)
-    if config.rollout == "vllm":
-        check_there("vllm", "--rollout vllm", "vllm")
 
 
 def check_names(config: GrpoConfig) -> None:
-    """Raise UsageError for a name that transformers does not know.
+    """Raise UsageError for a name that transformers does not know, or samples that vLLM cannot.
 
     And EnvironmentUnfit for what is not installed, or cannot be imported.
     """
@@ -52,21 +51,13 @@ def check_names(config: GrpoConfig) -> None:
 
 def check_unheard(options: ModelOptions, engine: EngineConfig, config: GrpoConfig) -> None:
     """Raise UsageError for a setting that the back end of the rollout would not hear."""
-    if config.rollout in OF_MODULE and options.lora_mode == "merged":
-        raise UsageError(
-            f"--lora-mode merged means nothing to {config.rollout}: the module runs its adapter "
-            "beside it",
-            hint="leave --lora-mode out",
-        )
+    check_lora_mode(config.rollout, options.lora_mode)
     if config.rollout != "vllm":
         return
-    default = EngineConfig()
-    given = [name for name in ENGINES_OWN if getattr(engine, name) != getattr(default, name)]
-    given += ["lora_mode"] * (options.lora_mode is not None) + ["sleep"] * config.sleep
-    given += ["load_in_4bit"] * options.load_in_4bit
-    if given:
-        flag = given[0].replace("_", "-")
-        raise UsageError(f"--{flag} means nothing to --rollout vllm", hint="leave it out")
+    check_config(engine, beside=True)
+    for given, flag in ((config.sleep, "--sleep"), (options.load_in_4bit, "--load-in-4bit")):
+        if given:
+            raise UsageError(f"{flag} means nothing to vllm", hint="leave it out")
 
 
 def _check_vllm_samples(config: GrpoConfig) -> None:

@@ -23,7 +23,7 @@ def bounded(setting: Setting, free: float) -> tuple[Setting, tuple[str, ...]]:
     An engine takes what is free before the trainer has taken its part. `free` is what there is, in
     bytes, before weights are loaded. Nothing changes where all sequences fit at their longest, nor
     where not one does: training is estimated, and no cache would help. But vLLM is always told: it
-    would take nearly all there is; one sequence more than fits, as a block of its is kept free.
+    would take nearly all there is.
     """
     engine, told = setting.engine, setting.config.rollout == "vllm"
     if not is_open(engine, setting.config):
@@ -34,7 +34,7 @@ def bounded(setting: Setting, free: float) -> tuple[Setting, tuple[str, ...]]:
         line = f"KV cache: {human(size)}, which leaves room for training; the whole batch at its "
         lines: tuple[str, ...] = (f"{line}longest would take {human(kv.wanted)}",)
     elif told:
-        size, lines = kv.least + (kv.wanted if room >= kv.wanted else 0), ()
+        size, lines = kv.wanted if room >= kv.wanted else kv.least, ()
     else:
         return setting, ()
     return setting._replace(engine=replace(engine, kv_memory=size)), lines

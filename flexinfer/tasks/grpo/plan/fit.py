@@ -65,9 +65,10 @@ def advice(
     hints = [_of_training(config)] if trains else []
     if cache.phase == "always":
         smaller = cache.n_bytes < total(parts, "training")
-        hints = [*hints, SLEEP] if smaller else [SLEEP, *hints]
+        cure = SLEEP if config.rollout == "flex" else "a smaller --kv-memory takes less"
+        hints = [*hints, cure] if smaller else [cure, *hints]
     if largest.name == "weights" or not hints:
-        hints.append(_of_weights(options))
+        hints.append(_of_weights(options, config))
     merged = any("merged" in part.name for part in parts)
     if merged:
         hints.append("--lora-mode runtime needs no merged copy of the weights")
@@ -83,6 +84,7 @@ def _of_training(config: GrpoConfig) -> str:
     return "lower --max-completion-length"
 
 
-def _of_weights(options: ModelOptions) -> str:
+def _of_weights(options: ModelOptions, config: GrpoConfig) -> str:
     """Say how weights get smaller."""
-    return "a smaller --model" if options.load_in_4bit else "--load-in-4bit, or a smaller --model"
+    last = options.load_in_4bit or config.rollout == "vllm"
+    return "a smaller --model" if last else "--load-in-4bit, or a smaller --model"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from flexinfer.config import EngineConfig
@@ -21,6 +22,11 @@ CONTEXT_BYTES = 600_000_000
 """The CUDA context, library workspaces and captured graphs, nearly."""
 
 
+VLLM_SPARE = 2048
+"""Tokens more that vLLM is given room for: its blocks are others, of up to 128 tokens for each kind
+of layer, and some stay empty."""
+
+
 class Setting(NamedTuple):
     """What is planned: `config` is filled, `prompt` the longest one, in tokens."""
 
@@ -34,7 +40,8 @@ class Setting(NamedTuple):
     def kv(self) -> KV:
         """Return the KV cache of sequences at their longest."""
         longest = self.prompt + chosen(self.config.max_completion_length)
-        return kv_of(self.model, self.inference.decoder, self.engine, longest)
+        kv = kv_of(self.model, self.inference.decoder, self.engine, longest)
+        return replace(kv, spare=VLLM_SPARE // kv.page) if self.config.rollout == "vllm" else kv
 
 
 def parts_of(setting: Setting) -> list[Part]:

@@ -31,13 +31,15 @@ SAMPLING = 3
 class KV:
     """The cache of an engine: `wanted` and `least` (one sequence) in bytes, scratch page included.
 
-    `sequences` run at once, of up to `longest` tokens; a page has `page` tokens.
+    `sequences` run at once, of up to `longest` tokens; a page has `page` tokens. `spare` are pages
+    beside those.
     """
 
     page_bytes: int
     page: int
     longest: int
     sequences: int
+    spare: int = 0
 
     @property
     def columns(self) -> int:
@@ -47,16 +49,16 @@ class KV:
     @property
     def wanted(self) -> int:
         """Bytes for all sequences at their longest."""
-        return (self.sequences * self.columns + 1) * self.page_bytes
+        return (self.sequences * self.columns + 1 + self.spare) * self.page_bytes
 
     @property
     def least(self) -> int:
         """Bytes for one sequence: an engine does not start with less."""
-        return (self.columns + 1) * self.page_bytes
+        return (self.columns + 1 + self.spare) * self.page_bytes
 
     def holds(self, n_bytes: float) -> int:
         """Return how many sequences of the longest fit into so many bytes."""
-        pages = int(n_bytes // self.page_bytes) - 1
+        pages = int(n_bytes // self.page_bytes) - 1 - self.spare
         return max(0, min(self.sequences, pages // self.columns))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from flexinfer.backends.base.options import RolloutOptions
+from flexinfer.backends.vllm.trained import check_copied
 from flexinfer.config import EngineConfig, ModelOptions
 from flexinfer.tasks.grpo import processes
 from flexinfer.tasks.grpo.arguments import checked
@@ -42,6 +43,8 @@ def refuse(
     here = model.device.type == "cpu" or torch.cuda.is_available()
     with processes.alone():
         checked(config, torch.float32, model.device if here else torch.device("cpu"))
+    if config.rollout == "vllm":
+        check_copied(bool(model.packed))
     if here:
         check_module(model.module, config.rollout, rollout_options)
     if here and config.rollout == "flex":

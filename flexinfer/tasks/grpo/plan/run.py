@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
+from typing import NamedTuple
 
 import torch
 
@@ -21,6 +22,7 @@ from flexinfer.tasks.grpo.plan.fit import Part, advice, fitting_kv, kv_phase, ne
 from flexinfer.tasks.grpo.plan.model import outline
 from flexinfer.tasks.grpo.plan.outcome import Plan
 from flexinfer.tasks.grpo.plan.parts import Setting, parts_of
+from flexinfer.tasks.grpo.plan.passing import KV
 from flexinfer.tasks.grpo.plan.refuse import refuse, refuse_lengths
 from flexinfer.tasks.grpo.plan.standing import Inference
 from flexinfer.tasks.grpo.plan.text import render
@@ -69,6 +71,45 @@ def plan_run(
     setting = Setting(model, inference, engine, config, batch, prompt)
     setting, decided = fitted(setting, free, held_out if widen else 0)
     asked, engine, config = engine.kv_memory, setting.engine, setting.config
+    found = _fit(setting, asked, options, free)
+    kv, parts = found.kv, found.parts
+    return Plan(
+        config={"model": asdict(options), "engine": asdict(engine), "grpo": asdict(config)},
+        started_at=started_at,
+        model_name=model.name,
+        device=str(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        batch=batch,
+        parts=(*parts, found.cache),
+        kv=kv,
+        available=None if math.isinf(free) else int(free),
+        least=found.least,
+        least_at_once=kv.holds(found.kept),
+        wanted=needed(parts, replace(found.cache, n_bytes=kv.wanted)),
+        granted=found.granted,
+        at_once=0 if found.excess else kv.holds(found.granted),
+        scored_at_once=min(held_out, engine.max_batch_size),
+        hints=found.hints,
+        notices=(*model.notices, *said, *decided),
+    )
+
+
+class _Fit(NamedTuple):
+    """Whether a setting fits, in bytes: `cache` is shown, `kept` of it counts in `least`."""
+
+    kv: KV
+    parts: list[Part]
+    cache: Part
+    kept: int
+    granted: int
+    least: int
+    excess: bool
+    hints: tuple[str, ...]
+
+
+def _fit(setting: Setting, asked: int | None, options: ModelOptions, free: float) -> _Fit:
+    """Hold a setting against what is free; `asked` is the --kv-memory that was given."""
+    engine, config = setting.engine, setting.config
     kv, parts, phase = setting.kv(), parts_of(setting), kv_phase(config)
     before = [part for part in parts if part.phase != "training"]
     room = (free - needed(before, Part("KV cache", phase, 0))) * SHARE
@@ -82,25 +123,10 @@ def plan_run(
         hints = (*hints, *fitting_kv(parts, free, kv.least))
     if not excess and (engine.kv_memory or kv.least) < kv.least:
         hints = (*hints, "raise --kv-memory")
-    return Plan(
-        config={"model": asdict(options), "engine": asdict(engine), "grpo": asdict(config)},
-        started_at=started_at,
-        model_name=model.name,
-        device=str(model.device),
-        dtype=str(model.dtype).removeprefix("torch."),
-        batch=batch,
-        parts=(*parts, cache if short else replace(cache, n_bytes=granted)),
-        kv=kv,
-        available=None if math.isinf(free) else int(free),
-        least=least,
-        least_at_once=kv.holds(kept),
-        wanted=needed(parts, replace(cache, n_bytes=kv.wanted)),
-        granted=granted,
-        at_once=0 if excess else kv.holds(granted),
-        scored_at_once=min(held_out, engine.max_batch_size),
-        hints=(*hints, "lower --kv-memory") if excess else hints,
-        notices=(*model.notices, *said, *decided),
-    )
+    if excess:
+        hints = (*hints, "lower --kv-memory")
+    shown = cache if short else replace(cache, n_bytes=granted)
+    return _Fit(kv, parts, shown, kept, granted, least, excess, hints)
 
 
 def _free(device: torch.device) -> float:

@@ -51,7 +51,12 @@ def _known_held_out(config: GrpoConfig, problems: Problems | None) -> tuple[str,
 
 def needs_more(engine: EngineConfig, held_out: int) -> bool:
     """Whether the batch of a step is smaller than held-out problems want."""
-    return engine.max_batch_size < min(held_out, AT_ONCE)
+    return engine.max_batch_size < at_once(engine, held_out)
+
+
+def at_once(engine: EngineConfig, held_out: int) -> int:
+    """Return how many of `held_out` problems are to be answered at a time; a step holds them."""
+    return min(held_out, AT_ONCE, engine.prefill_tokens)
 
 
 def widened(setting: Setting, free: float, held_out: int) -> EngineConfig:
@@ -63,7 +68,7 @@ def widened(setting: Setting, free: float, held_out: int) -> EngineConfig:
     engine, config = setting.engine, setting.config
     if not needs_more(engine, held_out):
         return engine
-    wide = setting._replace(engine=replace(engine, max_batch_size=min(held_out, AT_ONCE)))
+    wide = setting._replace(engine=replace(engine, max_batch_size=at_once(engine, held_out)))
     room = room_for(parts_of(wide), kv_phase(config), free) * SHARE
     fits = wide.kv().holds(min(room, engine.kv_memory or room, wide.kv().wanted))
     return replace(engine, max_batch_size=max(engine.max_batch_size, fits))

@@ -9,6 +9,7 @@ from flexinfer.core.sizes import human
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.plan import beside
 from flexinfer.tasks.grpo.plan.fit import needed
+from flexinfer.tasks.grpo.plan.parts import VLLM_SPARE
 from flexinfer.tasks.grpo.plan.run import plan_run, render
 from tests.tasks.grpo.plan.test_plan import GIB, LARGE, MATH, size
 
@@ -96,3 +97,26 @@ def test_a_run_gives_its_engine_as_much(monkeypatch: pytest.MonkeyPatch) -> None
         assert opened.kv_memory == plan.config["engine"]["kv_memory"]
         assert (opened.kv_memory is not None) == (0 < short < whole.kv.wanted) == bool(lines)
         assert set(lines) <= set(plan.notices)
+
+
+def test_vllm_is_told_what_is_planned() -> None:
+    """Of itself it would take nearly all there is."""
+    values = MATH | {"sleep": False, "rollout": "vllm"}
+    ample = plan_run(LARGE, EngineConfig(), GrpoConfig(**values), available=800 * GIB)
+    told = ample.config["engine"]["kv_memory"]
+    assert told == ample.kv.wanted == ample.granted == size(ample, "KV cache")
+    assert ample.kv.spare * ample.kv.page == VLLM_SPARE
+    for available, fits in ((ample.wanted, True), (ample.wanted - 2 * GIB, True), (9 * GIB, False)):
+        tight = plan_run(LARGE, EngineConfig(), GrpoConfig(**values), available=available)
+        told = tight.config["engine"]["kv_memory"]
+        assert tight.fits == fits
+        assert tight.kv.least <= told <= tight.kv.wanted
+        if fits:
+            assert needed(tight.parts[:-1], tight.parts[-1]) <= available
+
+
+def test_a_plan_of_vllm_hints_at_nothing_that_it_refuses() -> None:
+    values = MATH | {"sleep": False, "rollout": "vllm"}
+    short = plan_run(LARGE, EngineConfig(), GrpoConfig(**values), available=9 * GIB)
+    assert short.hints
+    assert not [hint for hint in short.hints if "--sleep" in hint or "--load-in-4bit" in hint]

@@ -131,3 +131,9 @@ def test_a_run_opens_its_back_end_so(rollout: str, widen: bool, tmp_path: Path) 
         assert ready.rollout is not None
         limit = f"limits: {6 if widen else 2} sequences at a time"
         assert any(line.startswith(limit) for line in ready.rollout.backend.notices)
+
+
+def test_a_step_holds_what_is_answered_at_once() -> None:
+    """Nobody asked for a batch that --prefill-tokens does not hold."""
+    narrow = plan(140 * GIB, EngineConfig(max_batch_size=2, prefill_tokens=32), rollout="vllm")
+    assert narrow.config["engine"]["max_batch_size"] == 32
