@@ -87,7 +87,8 @@ def scored(module: Any, prompt: Sequence[int], made: Completion, temperature: fl
     """Return the log-probabilities that a module gives a sample's tokens, [T]."""
     ids = torch.tensor([[*prompt, *made.token_ids]])
     with torch.no_grad():
-        logprobs = (module(ids).logits.float() / temperature).log_softmax(-1)
+        logits = module(ids.to(DEVICE)).logits.float().cpu()
+    logprobs = (logits / temperature).log_softmax(-1)
     told = logprobs[0, len(prompt) - 1 : -1].gather(-1, ids[0, len(prompt) :, None])
     return told[:, 0]
 
@@ -95,7 +96,7 @@ def scored(module: Any, prompt: Sequence[int], made: Completion, temperature: fl
 def best_ids(module: Any, prompt: Sequence[int], made: Completion) -> list[int]:
     """Return the token that a module finds most likely at each place of a sample."""
     with torch.no_grad():
-        logits = module(torch.tensor([[*prompt, *made.token_ids]])).logits
+        logits = module(torch.tensor([[*prompt, *made.token_ids]], device=DEVICE)).logits
     ids: list[int] = logits[0, len(prompt) - 1 : -1].argmax(-1).tolist()
     return ids
 
@@ -120,6 +121,7 @@ def check(backend: Backend, module: Any) -> None:
 
 
 CONFIG = EngineConfig(max_batch_size=4, max_seq_length=64, kv_memory=2**26, cuda_graphs=False)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WIDE: dict[str, Any] = {"head_dim": 64}
 """vLLM's attention has no smaller heads than 32."""
 
@@ -128,7 +130,7 @@ WIDE: dict[str, Any] = {"head_dim": 64}
 def test_beside_a_trainer_it_rolls_out_its_weights(family: str) -> None:
     """Before a step and after it; the trainer's own tensors stay as they were."""
     wide = WIDE | ({"global_head_dim": 128} if family == "gemma4" else {})
-    module: Any = FAMILIES[family](**wide)
+    module: Any = FAMILIES[family](**wide).to(DEVICE)
     model: Any = with_lora(module)
     model.eval()
     with closing(open_live("vllm", loaded(module), model, CONFIG)) as backend:
@@ -146,7 +148,7 @@ def test_a_checkpoint_and_an_adapter_by_name(tmp_path: Path) -> None:
     """As bench takes them, in a process of its own."""
     folder = save_tiny("qwen3", tmp_path / "base", **WIDE)
     toy_tokenizer().save_pretrained(folder)
-    model: Any = with_lora(FAMILIES["qwen3"](**WIDE))
+    model: Any = with_lora(FAMILIES["qwen3"](**WIDE).to(DEVICE))
     model.save_pretrained(tmp_path / "adapter")
     options = ModelOptions(model=str(folder), adapter=str(tmp_path / "adapter"), dtype="float32")
     held = load_checkpoint("vllm", options)
