@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +18,7 @@ from flexinfer.cli.arguments.grpo_options import (
 )
 from flexinfer.cli.arguments.grpo_output_options import PlanFlags, RunFlags
 from flexinfer.cli.arguments.options import CommonFlags, ModelFlags
-from flexinfer.cli.terminal.console import Console, print_data
+from flexinfer.cli.terminal.console import Console, print_data, stdout_for_data
 from flexinfer.cli.terminal.grpo_progress import GrpoProgress
 from flexinfer.cli.terminal.width import screen_width
 from flexinfer.config import EngineConfig, ModelOptions
@@ -68,7 +66,7 @@ def train_grpo(
         return _dry_run(options, engine_config, config, hf_options, common, widen, taken)
     first = is_first()
     with (
-        redirect_stdout(sys.stderr),  # a reward may print what it likes
+        stdout_for_data(),  # a reward may print what it likes
         GrpoProgress(quiet=common.quiet or not first, max_steps=config.max_steps or 0) as progress,
     ):
         if model.model is None:
@@ -108,7 +106,7 @@ def _dry_run(
     from flexinfer.tasks.grpo.processes import count, is_first
 
     said = [*taken]
-    with redirect_stdout(sys.stderr):  # a reward's module may print, too
+    with stdout_for_data():  # a reward's module may print, too
         work = plan_ahead(options, engine, config, rollout_options, said.append)
     from flexinfer.tasks.grpo.plan.run import plan_run, render
     from flexinfer.tasks.grpo.plan.scoring import held_out_of
@@ -165,7 +163,7 @@ def _config(
 
 
 def _path(flag: str, given: str | None) -> Path | None:
-    """Return the path of an option; raises UsageError for an empty one, which would be `.`."""
+    """Return the path of an option, ~ being home; raises UsageError for an empty one (`.`)."""
     if given is not None and not given.strip():
         raise UsageError(f"{flag} is empty", hint="name one, or leave the option out")
-    return None if given is None else Path(given)
+    return None if given is None else Path(given).expanduser()

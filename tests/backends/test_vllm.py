@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from logging.config import dictConfig
 from pathlib import Path
@@ -396,3 +397,22 @@ def test_a_shutdown_that_fails_leaves_nothing(folder: str, built: list[FakeLLM])
         backend.close()
     assert not where.exists()
     backend.close()
+
+
+def test_an_engine_that_is_killed_is_not_waited_for(
+    folder: str, built: list[FakeLLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's client sees that its process is gone, and waits for its outputs all the same."""
+    monkeypatch.setattr("flexinfer.backends.vllm.awaited.POLL_S", 0.01)
+    backend, before = checkpoint(folder).open(CONFIG, quiet), threading.active_count()
+    built[0].killed = True
+    with pytest.raises(EnvironmentUnfit, match="its engine's process ended early"):
+        backend.generate([request((5,))])
+    assert threading.active_count() == before
+
+
+def test_a_death_without_a_word_is_one_line(folder: str, built: list[FakeLLM]) -> None:
+    backend = checkpoint(folder).open(CONFIG, quiet)
+    built[0].died = True
+    with pytest.raises(EnvironmentUnfit, match=r"^vllm: its engine's process ended early"):
+        backend.generate([request((5,))])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.cli.test_train_grpo import SHORT
 from tests.cli.test_train_grpo_plan import refused_alike
@@ -123,3 +124,72 @@ def test_a_broken_vllm_that_trl_imports_is_the_machines_fault(
     assert (process.returncode, stdout) == (3, "")
     assert "libcudart.so.13" in stderr
     assert "Traceback" not in stderr
+
+
+def test_what_a_reward_writes_past_python_is_no_data(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "import os, torch\n"
+        "def reward(completions, **columns):\n"
+        "    os.write(1, b'written')\n"
+        "    os.system('echo by a process')\n"
+        "    torch.set_grad_enabled(False)\n"
+        "    return [float(len(c)) for c in completions]\n"
+    )
+    words = [*SHORT, "--reward", "loud:reward", "--output-dir", str(tmp_path / "run"), "--json"]
+    process = start(
+        [sys.executable, "-m", "flexinfer", *words], variables={"PYTHONPATH": str(tmp_path)}
+    )
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert json.loads(stdout)["command"] == "train-grpo"
+    assert "written" in stderr
+    assert "by a process" in stderr
+
+
+@pytest.mark.parametrize("flag", ["--stats-path", "--report"])
+@pytest.mark.parametrize(
+    "name",
+    ["adapter_model.safetensors", "rollouts.jsonl", "README.md", "checkpoint-2", "checkpoint-2/a"],
+)
+def test_the_runs_own_files_are_not_written_over(
+    flag: str, name: str, command: Any, tmp_path: Path
+) -> None:
+    result = command(*SHORT, "--output-dir", str(tmp_path), flag, str(tmp_path / name))
+    assert result.exit_code == 2
+    assert "is a file of the run itself" in result.stderr
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(command: Any, tmp_path: Path) -> None:
+    result = command(*SHORT, "--output-dir", str(tmp_path / "a\udcff"))
+    assert result.exit_code == 2
+    assert "is no text in UTF-8" in result.stderr
+
+
+def test_a_tilde_is_home(command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert command(*SHORT, "--output-dir", "~/run", "--quiet").exit_code == 0
+    assert (tmp_path / "run" / "adapter_model.safetensors").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_seed_may_be_larger_than_numpys(command: Any, tmp_path: Path) -> None:
+    result = command(*SHORT, "--output-dir", str(tmp_path / "run"), "--seed", str(2**63 - 1))
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize("change", ["renamed", "reshaped"])
+def test_a_checkpoint_of_another_adapter_is_refused(
+    change: str, command: Any, tmp_path: Path
+) -> None:
+    words = (*SHORT, "--output-dir", str(tmp_path / "run"))
+    assert command(*words).exit_code == 0
+    (last,) = (tmp_path / "run").glob("checkpoint-*")
+    tensors = load_file(last / "adapter_model.safetensors")
+    name = min(tensors)
+    odd = tensors.pop(name)
+    tensors |= {"x.y": odd} if change == "renamed" else {name: odd[:1].clone()}
+    save_file(tensors, last / "adapter_model.safetensors")
+    result = command(*words, "--resume", "--max-steps", "9")
+    assert result.exit_code == 2
+    assert "is not of this run's adapter: " in result.stderr

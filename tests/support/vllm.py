@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from queue import Queue
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -98,13 +99,18 @@ class FakeLLM:
     off: int = 0
     died: bool = False
     halts: BaseException | None = None
+    resources: Any = field(default_factory=lambda: SimpleNamespace(engine_dead=False))
+    outputs: Queue[Any] = field(default_factory=Queue)
+    killed: bool = False
     unending: bool = False
     in_process: bool = False
     loads: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def llm_engine(self) -> Any:
-        core = SimpleNamespace(shutdown=self.shutdown)
+        core = SimpleNamespace(
+            shutdown=self.shutdown, resources=self.resources, outputs_queue=self.outputs
+        )
         return SimpleNamespace(engine_core=core, add_lora=self.add_lora)
 
     def add_lora(self, lora: Any) -> bool:
@@ -144,6 +150,9 @@ class FakeLLM:
         assert use_tqdm is False
         if self.halts is not None:
             raise self.halts
+        if self.killed:
+            self.resources.engine_dead = True
+            raise self.outputs.get()  # as vLLM's own client waits
         torch.rand(1)  # drawing moves the state of the process that it lives in
         if self.died:
             raise RuntimeError("EngineCore encountered an issue. See stack trace for root cause.")

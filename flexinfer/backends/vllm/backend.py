@@ -37,7 +37,8 @@ class VllmBackend:
     vLLM tells neither steps nor times of its own: with CUDA graphs, `graph_replays` counts the
     steps that its longest sample needs at least. `folder` is where its engine logs errors.
     `weights` are what a refresh copies, None where weights were read once, when it was opened;
-    `quietly` keeps the random state of the process that it lives in as it was.
+    `guard` is around each of its calls, by its llm: where its engine is another process that may
+    end, where it lives in this one the trainer's random state.
     """
 
     llm: Any
@@ -51,7 +52,7 @@ class VllmBackend:
     notices: tuple[str, ...] = ()
     lora: Any = None
     weights: Iterable[tuple[str, Tensor]] | None = None
-    quietly: Callable[[], AbstractContextManager[None]] = nullcontext
+    guard: Callable[[Any], AbstractContextManager[Any]] = nullcontext
     name: str = "vllm"
     stats: EngineStats = field(default_factory=EngineStats)
     policy_version: int = 0
@@ -122,7 +123,7 @@ class VllmBackend:
         What breaks off, by Ctrl-C too, leaves requests or weights behind that nobody finishes.
         """
         engine, self._broken = self._engine(), True
-        with self.quietly():
+        with self.guard(engine):
             try:
                 yield engine
             except Exception as error:

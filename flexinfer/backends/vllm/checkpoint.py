@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flexinfer.backends.vllm.awaited import awaited
 from flexinfer.backends.vllm.backend import VllmBackend
 from flexinfer.backends.vllm.engine import built, check_config, imported, settings
 from flexinfer.backends.vllm.log import engine_variables
@@ -89,7 +91,7 @@ class VllmCheckpoint:
         arguments, tokenizer = self._arguments(config, longest), self.source.tokenizer()
         report("starting vllm", 0, 0)
         with ExitStack() as unfinished:
-            folder = TemporaryDirectory(prefix="flexinfer-vllm-")
+            folder = TemporaryDirectory(prefix=f"flexinfer-vllm-{os.getpid()}-")
             unfinished.callback(folder.cleanup)
             where = Path(folder.name)
             with engine_variables(where):
@@ -111,6 +113,7 @@ class VllmCheckpoint:
                     UNSHARED,
                 ),
                 lora=lora,
+                guard=awaited,
             )
             unfinished.pop_all()
         return backend

@@ -7,6 +7,7 @@ trainer's are copied in before a first rollout.
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -52,12 +53,12 @@ def open_vllm(
     arguments = _arguments(loaded, module, config)
     report("starting vllm", 0, 0)
     with ExitStack() as unfinished:
-        folder = TemporaryDirectory(prefix="flexinfer-vllm-")
+        folder = TemporaryDirectory(prefix=f"flexinfer-vllm-{os.getpid()}-")
         unfinished.callback(folder.cleanup)
         where = Path(folder.name)
         (where / "config.json").write_text(json.dumps(_config(module)))
-        quietly = partial(_same_randomness, module.device)
-        with engine_variables(where), variables(IN_PROCESS, over=True), quietly():
+        guard = partial(_same_randomness, module.device)
+        with engine_variables(where), variables(IN_PROCESS, over=True), guard():
             vllm = imported()
             llm = built(vllm, arguments | {"model": str(where)}, where)
         unfinished.callback(llm.llm_engine.engine_core.shutdown)
@@ -72,7 +73,7 @@ def open_vllm(
             config=config,
             notices=(*loaded.notices, *_said(vllm.__version__, arguments)),
             weights=weights,
-            quietly=quietly,
+            guard=guard,
         )
         unfinished.pop_all()
     return backend
@@ -125,7 +126,7 @@ def _config(module: PreTrainedModel) -> dict[str, Any]:
 
 
 @contextmanager
-def _same_randomness(device: torch.device) -> Iterator[None]:
+def _same_randomness(device: torch.device, llm: Any = None) -> Iterator[None]:
     """Leave the random state as it was: vLLM seeds what is the trainer's here."""
     python, arrays = random.getstate(), numpy.random.get_state()
     try:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flexinfer.backends.vllm.awaited import GONE
 from flexinfer.errors import EnvironmentUnfit, FlexinferError, NotEnoughMemory, one_line
 
 CONFIG, SWITCH, LEVEL = "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_LEVEL"
@@ -32,6 +33,7 @@ SHORT = (
     "no available memory",
     "available kv cache memory",
     "is less than requested memory",
+    "less than desired",
 )
 """What vLLM and torch say where memory does not suffice, in lower case."""
 
@@ -67,7 +69,7 @@ def failure(error: Exception, folder: Path) -> FlexinferError:
     """Return the error that vLLM's stands for, with what its engine's process logged of it."""
     said = one_line(error)
     if "root cause" in said:
-        said = _logged(_errors(folder)) or said
+        said = _logged(_errors(folder)) or GONE
     if any(words in said.lower() for words in SHORT):
         return NotEnoughMemory(
             f"vllm: {said}",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,26 @@ def say(line: str) -> None:
     """Write one line to stderr; a stderr that is closed or full is nobody's failure."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            print(line, file=sys.stderr, flush=True)
+            sys.stderr.write(f"{line}\n")  # at once: a signal may come between line and end
+            sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def stdout_for_data() -> Iterator[None]:
+    """Send to stderr what anybody else writes to stdout meanwhile, a process that is started too.
+
+    A stdout that is closed, or none of the system's, is only replaced in Python.
+    """
+    with contextlib.ExitStack() as after:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            ours, theirs = sys.stdout.fileno(), sys.stderr.fileno()
+            sys.stdout.flush()
+            kept = os.dup(ours)
+            after.callback(os.close, kept)
+            after.callback(os.dup2, kept, ours)
+            os.dup2(theirs, ours)
+        after.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
 
 
 def print_data(text: str) -> None:

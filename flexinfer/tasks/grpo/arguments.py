@@ -9,6 +9,8 @@ from trl import GRPOConfig, GRPOTrainer
 from flexinfer.errors import EnvironmentUnfit, UsageError, one_line
 from flexinfer.tasks.grpo.config import GrpoConfig
 
+SEEDS = 2**32
+"""Seeds that numpy takes, and so the trainer; rollouts draw from the whole one."""
 NEVER = 10**9
 """Steps between checkpoints where none is asked for but the last."""
 
@@ -42,7 +44,7 @@ def arguments(config: GrpoConfig, dtype: torch.dtype, device: torch.device) -> G
         bf16=dtype == torch.bfloat16,
         fp16=dtype == torch.float16,
         use_cpu=device.type == "cpu",
-        seed=config.seed,
+        seed=config.seed % SEEDS,
         logging_steps=1,
         save_strategy="steps",
         save_steps=config.save_steps or NEVER,

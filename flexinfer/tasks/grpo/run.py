@@ -57,10 +57,13 @@ def run_grpo(
     started_at, config = now(), config.filled(options.model)
     ahead = look_ahead(options, engine_config, config, rollout_options, notice)
     from flexinfer.tasks.grpo.records.log import Log
+    from flexinfer.tasks.grpo.saved.adapter_fits import check_adapter
     from flexinfer.tasks.grpo.start import begin_files, set_up
 
     with ExitStack() as stack:
         parts = set_up(options, engine_config, config, rollout_options, ahead, report, stack, widen)
+        if ahead.last is not None:
+            check_adapter(parts.trainer.model, ahead.last)
         for line in parts.notices:
             notice(line)
         head = _head(options, rollout_options, parts, started_at)

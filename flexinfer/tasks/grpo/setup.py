@@ -19,7 +19,7 @@ from flexinfer.backends.live import open_live
 from flexinfer.config import EngineConfig, ModelOptions, Report
 from flexinfer.engine.requests.limits import known_positions
 from flexinfer.tasks.grpo import processes
-from flexinfer.tasks.grpo.arguments import checked
+from flexinfer.tasks.grpo.arguments import SEEDS, checked
 from flexinfer.tasks.grpo.config import GrpoConfig
 from flexinfer.tasks.grpo.encode import encoder
 from flexinfer.tasks.grpo.plan.beside import fitted_beside
@@ -60,7 +60,7 @@ def adapted(loaded: LoadedModel, config: GrpoConfig) -> nn.Module:
     """Put a fresh LoRA adapter on every linear map of the layers (PEFT's `all-linear`)."""
     from peft import LoraConfig, get_peft_model
 
-    set_seed(config.seed)
+    set_seed(config.seed % SEEDS)
     lora = LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,

@@ -13,6 +13,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from shutil import rmtree
+from tempfile import gettempdir
 from typing import Any
 
 from flexinfer.errors import Failure, failure_of
@@ -77,6 +80,7 @@ def child_rows(
         hung = process.is_alive()
     finally:
         _end(process)
+        _sweep(process)
         ours.close()
     how = "said no more and did not end" if hung else _how(process.exitcode)
     yield from failed_rows(lane, done, failure or Failure(f"its process {how}", None, 1))
@@ -114,6 +118,12 @@ def _end(process: Any) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         process.kill()
         process.join()
+
+
+def _sweep(process: Any) -> None:
+    """Remove the folders that a child which was killed has left, named for its number."""
+    for left in Path(gettempdir()).glob(f"flexinfer-*-{process.pid}-*"):
+        rmtree(left, ignore_errors=True)
 
 
 def _how(code: int | None) -> str:

@@ -14,7 +14,14 @@ FLAG = "--output-dir"
 
 
 def check_folder(folder: Path) -> None:
-    """Raise WriteFailed where files could not be written into `folder`; nothing is created."""
+    """Raise WriteFailed where files could not be written into `folder`; nothing is created.
+
+    And UsageError for a name that no card could tell.
+    """
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{FLAG} {str(folder)!a} is no text in UTF-8") from error
     there = existing(folder)
     if not there.is_dir():
         raise WriteFailed(f"{FLAG} {folder}: {there} is no folder")

@@ -22,7 +22,7 @@ def folder_unmade(folder: Path) -> Iterator[None]:
     missing = [each for each in (path, *path.parents) if not each.exists()]
     try:
         yield
-    except Exception:
+    except BaseException:
         with suppress(OSError):
             for each in missing:
                 each.rmdir()

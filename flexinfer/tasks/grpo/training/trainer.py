@@ -98,8 +98,10 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Roll out; raises StaleWeights, or FlexinferError for a log-probability that is none."""
+        learns = torch.is_grad_enabled()
         with casting(self._uncast, True):  # a back end may run the module without autocast
             scored: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        torch.set_grad_enabled(learns)  # a reward may have switched it off
         step = self.state.global_step
         version = inputs[0].get("policy_version", step)  # where the rollout tells it
         if version != step:
