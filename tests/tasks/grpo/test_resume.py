@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from safetensors import SafetensorError
 
 from flexinfer.errors import UsageError, WriteFailed
@@ -219,3 +220,17 @@ def test_a_finished_run_is_not_resumed(whole: tuple[Path, GrpoReport]) -> None:
         run(folder, resume=True)
     assert "--max-steps" in str(refused.value.hint)
     assert rollouts(folder) == lines
+
+
+def test_a_run_made_longer_goes_on_at_the_rate_of_its_longer_schedule(tmp_path: Path) -> None:
+    """The checkpoint's own, at the end of its schedule, is 0: a step would change nothing."""
+    decays = {"lr_scheduler": "linear", "learning_rate": 1e-3, "save_steps": 3}
+    run(tmp_path / "long", max_steps=2, **decays)
+    before = adapter(newest(tmp_path / "long") or tmp_path)
+    longer = run(tmp_path / "long", resume=True, max_steps=4, **decays)
+    whole = run(tmp_path / "whole", max_steps=4, **decays)
+    rates = [step.learning_rate for step in longer.steps]
+    assert rates[2:] == [step.learning_rate for step in whole.steps][2:]
+    assert rates[2] > 0
+    third = adapter(tmp_path / "long" / "checkpoint-3")
+    assert any(not torch.equal(before[name], tensor) for name, tensor in third.items())

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 from trl import GRPOTrainer
 
 from flexinfer.errors import FlexinferError, StaleWeights, UsageError, WriteFailed, one_line
@@ -71,6 +72,20 @@ class OnPolicyGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type
     def take_weights(self, checkpoint: Path) -> None:
         """Put the adapter of a checkpoint into the model, without training on."""
         self._load_from_checkpoint(str(checkpoint))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Go on with the rate of this run's schedule, which is longer than that of the checkpoint.
+
+        The optimizer's own is that of the old one, which at its end is 0.
+        """
+        super()._load_optimizer_and_scheduler(checkpoint)
+        schedule = self.lr_scheduler
+        if checkpoint is not None and isinstance(schedule, LambdaLR):
+            bases = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+            rates = [base * factor(schedule.last_epoch) for base, factor in bases]
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+            schedule._last_lr = rates  # what is logged of the next step
 
     def _move_model_to_device(self, model: Any, device: torch.device) -> None:
         """Leave weights on a CPU where they are: moving them to `cpu:1` would copy them.
