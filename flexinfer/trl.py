@@ -31,8 +31,8 @@ def make_rollout(
 
     Model, tokenizer, data and sampling are the trainer's; `config` says how the engine runs, and
     without a max_seq_length in it there is room for the longest prompt of the data set. `backend`
-    is flex, hf or hf-cb. The engine is built at the first rollout; `close()` gives its memory back,
-    and `notices` say what runs.
+    is flex, hf, hf-cb or vllm, which wants a kv_memory in `config`. The engine is built at the
+    first rollout; `close()` gives its memory back, and `notices` say what runs.
     """
     return LiveRollout(
         config or EngineConfig(), options or RolloutOptions(), backend, lora_mode, chat_template
