@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -26,13 +26,10 @@ from flexinfer.weights.adapters.live import check_pristine, read_live
 from flexinfer.weights.adapters.many import copies_on
 from flexinfer.weights.adapters.merged import Merge, MergedWeights
 from flexinfer.weights.adapters.runtime import RuntimeWeights
-from flexinfer.weights.adapters.targets import Listening, Targets
+from flexinfer.weights.adapters.targets import Targets, listened
 from flexinfer.weights.borrowed import Borrowed
 from flexinfer.weights.names import random_rank
 from flexinfer.weights.nf4.copied import copied_bytes
-
-if TYPE_CHECKING:
-    from flexinfer.models.decoder import Decoder
 
 
 def on(adapter: Adapter, device: torch.device, *, copy: bool = False) -> Adapter:
@@ -92,23 +89,17 @@ class InferenceWeights:
         self._module: nn.Module = module
         self._borrowed = Borrowed(module)
         self._choice, self._torn = choice, False
-        self._sources: list[Listening] = []
         self.mode: LoraMode | None = None
-        self.decoder: Decoder = build_decoder(module, self._listen)
+        self.decoder, self._source = listened(module)
         self.adapter: Adapter | None = None
         self.weights: AdapterWeights | None = None
         if choice is not None:
             self.adapter = self._read(choice.source)
-            self.mode = choice.mode or ("runtime" if self._sources[0].packed else "merged")
+            self.mode = choice.mode or ("runtime" if self._source.packed else "merged")
             self.weights = self._weights(self.adapter, merge)
             self.weights.load(self.adapter)
             self.decoder = build_decoder(module, self._adapted(self.weights))
         self.copied_bytes = copied_bytes(self.decoder, module)
-
-    def _listen(self, module: nn.Module, root: str) -> Listening:
-        """Return a source that remembers which linear maps there are."""
-        self._sources.append(Listening(module, root))
-        return self._sources[-1]
 
     def _adapted(self, weights: AdapterWeights) -> Callable[[nn.Module, str], AdaptedSource]:
         """Return how the walker reads tensors and leaves."""
@@ -117,12 +108,12 @@ class InferenceWeights:
     @property
     def targets(self) -> Targets:
         """The linear maps that an adapter may change."""
-        return self._sources[0].heard
+        return self._source.heard
 
     def _read(self, source: AdapterSource) -> Adapter:
         """Read and check an adapter, onto the device of the model; no tensor is a trainer's own."""
         check_source(source)
-        device, copy = self._sources[0].tensor("embed_tokens.weight").device, True
+        device, copy = self._source.tensor("embed_tokens.weight").device, True
         if isinstance(source, nn.Module):
             found = read_live(source, self.targets)
         elif isinstance(source, Adapter):
@@ -130,7 +121,7 @@ class InferenceWeights:
         else:
             found, copy = self._named(str(source)), False
         for name, pair in found.pairs.items():
-            if pair.bias is not None and not self._sources[0].has(f"{name}.bias"):
+            if pair.bias is not None and not self._source.has(f"{name}.bias"):
                 raise UsageError(
                     f"adapter {found.name}: it trains {name}.bias, which the model does not have",
                     hint="was it trained on another model? PEFT itself would drop the bias",
@@ -142,7 +133,7 @@ class InferenceWeights:
         if (rank := random_rank(source)) is not None:
             from flexinfer.weights.adapters.random_adapter import random_adapter
 
-            like = self._sources[0].tensor("embed_tokens.weight")
+            like = self._source.tensor("embed_tokens.weight")
             seed = self._choice.seed if self._choice is not None else 0
             return random_adapter(self.targets, rank, seed, like.dtype, like.device)
         from flexinfer.weights.adapters.folder import read_folder
@@ -151,7 +142,7 @@ class InferenceWeights:
 
     def _weights(self, adapter: Adapter, merge: Merge) -> AdapterWeights:
         """Return places for an adapter of this shape, in the mode that was chosen."""
-        source, linears = self._sources[0], tuple(self.targets)
+        source, linears = self._source, tuple(self.targets)
         if self.mode == "runtime":
             return RuntimeWeights(source, linears, adapter)
         return MergedWeights(source, linears, adapter, merge)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from flexinfer.backends.base.protocol import Backend
@@ -19,6 +20,7 @@ from flexinfer.config import EngineConfig
 from flexinfer.errors import EnvironmentUnfit, UsageError
 from tests.support.engines import loaded, request
 from tests.support.rollouts import fresh, shake, with_lora
+from tests.support.tiny import tiny_llama
 from tests.support.vllm import FakeLLM, install
 
 CONFIG = EngineConfig(max_batch_size=4, max_seq_length=32, kv_memory=2**20)
@@ -61,6 +63,22 @@ def test_a_refresh_copies_the_policy_as_peft_merges_it(family: str, built: list[
     first, second = built[0].loads
     assert any(not torch.equal(first[name], second[name]) for name in first)
     assert len(backend.stats.refresh_s) == 2
+
+
+def test_biases_that_are_trained_are_copied(built: list[FakeLLM]) -> None:
+    module: Any = tiny_llama(attention_bias=True)
+    config = LoraConfig(r=4, target_modules=["q_proj"], bias="all", init_lora_weights=False)
+    model: Any = get_peft_model(module, config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.add_(1.0)
+    backend = open_live("vllm", loaded(module), model, CONFIG)
+    backend.refresh()
+    merged = deepcopy(model).merge_and_unload().state_dict()
+    assert set(built[0].loads[0]) == set(merged)
+    for name, tensor in built[0].loads[0].items():
+        torch.testing.assert_close(tensor, merged[name])
 
 
 def test_without_an_adapter_the_module_itself_is_copied(built: list[FakeLLM]) -> None:

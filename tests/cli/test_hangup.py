@@ -6,15 +6,12 @@ import json
 import os
 import pty
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from shlex import join
 
-import pytest
-
 from flexinfer.tasks.grpo.saved.checkpoints import newest
-from tests.support.processes import GENERATE, start
+from tests.support.processes import start
 
 FLEXINFER = (sys.executable, "-m", "flexinfer")
 TRAIN = (
@@ -77,17 +74,3 @@ def test_measured_rows_are_told(tmp_path: Path) -> None:
     assert process.returncode == 143
     assert json.loads(stdout) == json.loads(stats.read_text())
     assert len(json.loads(stdout)["results"]) == 1
-
-
-def test_nohup_goes_on() -> None:
-    """The signal is ignored from the beginning."""
-    process = start(["bash", "-c", f"trap '' HUP; exec {join(GENERATE)} wait"])
-    assert process.stderr is not None
-    while process.stderr.readline() != "waiting\n":
-        assert process.poll() is None
-    process.send_signal(signal.SIGHUP)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(timeout=0.5)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 143

@@ -244,17 +244,24 @@ def test_an_interruption_that_an_import_swallowed_is_still_one() -> None:
     assert process.returncode == 130
 
 
-def test_an_ignored_sigterm_stays_ignored() -> None:
-    process = start(["bash", "-c", f"trap '' TERM; exec {' '.join(GENERATE)} wait"])
+@pytest.mark.parametrize(
+    ("ignored", "ending", "code"),
+    [(signal.SIGTERM, signal.SIGINT, 130), (signal.SIGHUP, signal.SIGTERM, 143)],
+    ids=["TERM", "HUP, as by nohup"],
+)
+def test_a_signal_that_is_ignored_from_the_beginning_stays_so(
+    ignored: signal.Signals, ending: signal.Signals, code: int
+) -> None:
+    process = start(["bash", "-c", f"trap '' {ignored.name}; exec {' '.join(GENERATE)} wait"])
     assert process.stderr is not None
     while process.stderr.readline() != "waiting\n":
         assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(ignored)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=0.5)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(ending)
     process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
 
 
 def test_a_closed_stdout_is_no_matter_where_a_file_takes_the_output(tmp_path: Path) -> None:

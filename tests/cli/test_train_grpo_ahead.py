@@ -20,8 +20,9 @@ QUICK = """
 import json, sys
 from flexinfer.cli.main import app
 codes = [app(words, standalone_mode=False) for words in json.loads(sys.argv[1])]
-print(json.dumps([codes, [m for m in ("torch", "transformers", "trl", "datasets") if m in sys.modules]]))
-"""  # noqa: E501
+large = [m for m in ("torch", "transformers", "trl", "datasets") if m in sys.modules]
+print(json.dumps([codes, large]))
+"""
 
 
 @pytest.fixture(autouse=True)

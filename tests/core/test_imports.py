@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 
@@ -21,7 +22,7 @@ def _threshold() -> Iterator[None]:
 def test_collections_are_rare_meanwhile() -> None:
     before = gc.get_stats()[0]["collections"]
     with large_imports():
-        kept = [[] for _ in range(RARELY // 2)]  # type: ignore[var-annotated]
+        kept: list[list[int]] = [[] for _ in range(RARELY // 2)]
         assert gc.get_stats()[0]["collections"] <= before + 1
     assert gc.get_threshold() == (700, 10, 10)
     assert len(kept) == RARELY // 2
@@ -29,7 +30,7 @@ def test_collections_are_rare_meanwhile() -> None:
 
 def test_an_import_that_fails_leaves_the_collector_as_it_was() -> None:
     with pytest.raises(ModuleNotFoundError), large_imports():
-        import no_such_module_at_all  # type: ignore[import-not-found]  # noqa: F401
+        import_module("no_such_module_at_all")
     assert gc.get_threshold() == (700, 10, 10)
 
 

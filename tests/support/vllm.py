@@ -152,7 +152,7 @@ class FakeLLM:
             raise self.halts
         if self.killed:
             self.resources.engine_dead = True
-            raise self.outputs.get()  # as vLLM's own client waits
+            raise self.outputs.get(timeout=5)  # as vLLM's own client waits, without an end
         torch.rand(1)  # drawing moves the state of the process that it lives in
         if self.died:
             raise RuntimeError("EngineCore encountered an issue. See stack trace for root cause.")

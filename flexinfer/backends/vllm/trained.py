@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from flexinfer.errors import UsageError
 from flexinfer.kernels.lora import merge
-from flexinfer.models.catalog import build_decoder
 from flexinfer.models.source import is_adapters, plain_name
 from flexinfer.weights.adapters.adapter import Adapter, Pair
 from flexinfer.weights.adapters.live import read_live
 from flexinfer.weights.adapters.names import relative_name
-from flexinfer.weights.adapters.targets import Listening
+from flexinfer.weights.adapters.targets import listened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -32,15 +31,9 @@ class TrainedWeights:
         """See what an adapter may change; raises UsageError for weights in 4 bits."""
         from peft.tuners.tuners_utils import BaseTunerLayer
 
-        sources: list[Listening] = []
-
-        def listen(inner: nn.Module, root: str) -> Listening:
-            sources.append(Listening(inner, root))
-            return sources[-1]
-
-        build_decoder(module, listen)
-        check_copied(sources[0].packed)
-        self._module, self._model, self._targets = module, model, sources[0].heard
+        _, source = listened(module)
+        check_copied(source.packed)
+        self._module, self._model, self._targets = module, model, source.heard
         self._adapted = any(isinstance(child, BaseTunerLayer) for child in model.modules())
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
@@ -59,14 +52,13 @@ class TrainedWeights:
                 continue
             name = plain_name(full)
             owner, _, kind = name.rpartition(".")
-            pair = pairs.get(relative_name(owner))
-            if pair is not None and kind == "weight":
+            pair = pairs.get(relative_name(owner)) if kind == "weight" else None
+            if pair is None:  # a bias that is trained is the module's own
+                yield name, tensor
+            else:
                 merged = torch.empty_like(tensor)
                 merge(tensor, pair.a, pair.b, pair.scale, merged)
-                tensor = merged
-            elif pair is not None and pair.bias is not None:
-                tensor = pair.bias
-            yield name, tensor
+                yield name, merged
 
 
 def check_copied(packed: bool) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from flexinfer.kernels.linear import Dense, Leaf
 from flexinfer.kernels.nf4 import Matrix, Nf4
+from flexinfer.models.catalog import build_decoder
 from flexinfer.models.source import ModuleSource, Source
 from flexinfer.weights.pack import GROUPS
+
+if TYPE_CHECKING:
+    from flexinfer.models.decoder import Decoder
 
 Targets = Mapping[str, tuple[int, int]]
 """(out, in) of linear maps, by name relative to the text model's root."""
@@ -33,6 +38,17 @@ class Listening(ModuleSource):
         if name != HEAD:
             self.heard[name] = (leaf.rows, leaf.columns)
         return leaf
+
+
+def listened(module: Any) -> tuple[Decoder, Listening]:
+    """Return the decoder of a causal language model, and what was listened to as it was built."""
+    sources: list[Listening] = []
+
+    def listen(inner: nn.Module, root: str) -> Listening:
+        sources.append(Listening(inner, root))
+        return sources[-1]
+
+    return build_decoder(module, listen), sources[0]
 
 
 def grouped(linears: Iterable[str]) -> Iterator[tuple[str, ...]]:

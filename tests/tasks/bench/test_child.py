@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -70,6 +71,12 @@ def test_what_a_child_says_arrives_and_its_stdout_is_stderr(
 def die(of: Lane, send: Send) -> None:
     """Finish one row and be killed, as by a system that is short of memory."""
     send((ROW, replace(of.blanks[0], decode_tps_median=1.0)))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(of: Lane, send: Send) -> None:
+    """Be killed with a temporary folder in use."""
+    tempfile.mkdtemp(prefix=f"flexinfer-vllm-{os.getpid()}-")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -142,6 +149,16 @@ def test_a_child_that_hangs_without_a_word_is_ended_and_memory_is_not_blamed(
     monkeypatch.setattr(child, "SILENT_S", 0.5)
     rows, _, _ = rows_of(hang, lane(1))
     assert [row.error for row in rows] == ["its process said no more and did not end"]
+
+
+def test_what_a_killed_child_has_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "flexinfer-vllm-1-others").mkdir()
+    rows_of(leave, lane(1))
+    assert [path.name for path in tmp_path.glob("flexinfer-*")] == ["flexinfer-vllm-1-others"]
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,21 @@ def test_an_interrupted_run_tells_how_far_it_came(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == set(NAMES)
 
 
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_an_empty_folder_is_taken_away_however_it_ended(
+    error: type[BaseException], tmp_path: Path
+) -> None:
+    folder = tmp_path / "above" / "run"
+
+    def fail() -> None:
+        folder.mkdir(parents=True)
+        raise error
+
+    with pytest.raises(error), folder_unmade(folder):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_went_well_stays(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     config = GrpoConfig(output_dir=folder)

@@ -6,16 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from torch import nn
 
 from flexinfer.config import LoraMode
 from flexinfer.kernels.nf4 import BLOCK
-from flexinfer.models.catalog import build_decoder
-from flexinfer.models.decoder import Decoder
 from flexinfer.tasks.grpo.plan.model import Outline
 from flexinfer.weights.adapters.adapter import Adapter, Pair
 from flexinfer.weights.adapters.merged import MergedWeights
-from flexinfer.weights.adapters.targets import Listening, grouped
+from flexinfer.weights.adapters.targets import grouped, listened
 
 OUTER = 256
 """Scales of 4-bit weights that share a scale of their own, where quantisation is double."""
@@ -79,15 +76,9 @@ class Inference:
 
     def __init__(self, model: Outline, rank: int, mode: LoraMode | None) -> None:
         """See what an engine serves, all of it under LoRA of `rank`; `mode` None chooses."""
-        sources: list[Listening] = []
-
-        def listen(module: nn.Module, root: str) -> Listening:
-            sources.append(Listening(module, root))
-            return sources[-1]
-
-        self.decoder: Decoder = build_decoder(model.module, listen)
-        self._source, self._model, self._rank = sources[0], model, rank
-        self._targets = dict(sources[0].heard)
+        self.decoder, self._source = listened(model.module)
+        self._model, self._rank = model, rank
+        self._targets = dict(self._source.heard)
         self.mode: LoraMode = mode or ("runtime" if model.packed else "merged")
 
     @property

@@ -17,7 +17,7 @@ def check_adapter(model: Any, checkpoint: Path) -> None:
 
     wanted = {name: [*t.shape] for name, t in get_peft_model_state_dict(model).items()}
     with safe_open(checkpoint / ADAPTER, "pt") as file:
-        found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no dict
     wrong = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
     if wrong:
         raise UsageError(
